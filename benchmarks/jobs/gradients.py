@@ -94,7 +94,7 @@ class InSlots(Plain):
             plain = torch.optim.SGD(self.parameters, lr=0.0)
             wrapped = md.DistributedOptimizer(plain, named_parameters=named)
             self.complete = wrapped.synchronize
-            self.reducer: _C.GradientReducer = wrapped._distribution.path
+            self.reducer: _C.GradientReducer = wrapped._distribution.paths[0]
             self._zero = wrapped.zero_grad
         else:  # The optimizer of a rank alone has nothing to reduce.
             self.reducer = _C.GradientReducer(int(md.Average), 1.0, 1.0, 0, 1, 0)

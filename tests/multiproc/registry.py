@@ -55,8 +55,8 @@ SUITES: dict[str, tuple[str, ...]] = {
         "strategy_admm",
     ),
     # With two servers; once over shared memory, once over TCP.
-    "servers": ("parameter_server", "served_strategies"),
-    "servers_over_tcp": ("parameter_server", "served_strategies"),
+    "servers": ("parameter_server", "served_strategies", "mixtures"),
+    "servers_over_tcp": ("parameter_server", "served_strategies", "mixtures"),
     "sets": ("process_sets", "rooted", "point_to_point", "joining"),
     # What moves data, and no more.
     "collectives": (

@@ -25,7 +25,7 @@ for _ in range(3):
     model(torch.ones(1, 256)).sum().backward()
     optimizer.step()
 facts = {topic: [fact.choice, fact.reason] for topic, fact in md.explain().facts.items()}
-buckets = [len(names) for names in optimizer._distribution.path.buckets()]
+buckets = [len(names) for names in optimizer._distribution.paths[0].buckets()]
 if md.rank() == 0:
     print("REPORT " + json.dumps({"facts": facts, "buckets": buckets}))
 md.shutdown()

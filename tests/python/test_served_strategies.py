@@ -314,7 +314,7 @@ def test_a_saved_state_goes_on_from_what_was_read_last(name: str) -> None:
         for _ in range(6):
             weight.grad = torch.ones(2)
             optimizer.step()
-        model = optimizer._distribution.run.strategy._seen.tolist()
+        model = optimizer._distribution.runs[0].strategy._seen.tolist()
         state = worker.meet("share", optimizer.state_dict(), lambda states: states[0])
         other = torch.nn.Parameter(torch.zeros(2))
         optimizer = worker.optimizer(torch.optim.SGD([other], lr=0.1), strategy)
@@ -397,7 +397,7 @@ def test_memory_is_what_the_documentation_promises(name: str) -> None:
     def train(worker: SimulatedWorker) -> tuple[int, int]:
         weight = torch.nn.Parameter(torch.zeros(100, dtype=torch.float64))
         optimizer = worker.optimizer(torch.optim.SGD([weight], lr=0.1), RULES[name][0])
-        run = optimizer._distribution.run
+        run = optimizer._distribution.runs[0]
         before = run.strategy.bytes()
         optimizer.step()
         return before, run.strategy.bytes()

@@ -142,7 +142,7 @@ def test_an_optimizer_without_parameters() -> None:
             for _ in range(3):
                 optimizer.step()
             optimizer.finish()
-            return int(optimizer._distribution.run.job.rounds)
+            return int(optimizer._distribution.runs[0].job.rounds)
 
         assert Simulation(2).run(program) == [2, 2]
 
@@ -174,7 +174,7 @@ def test_a_round_that_failed_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) ->
         two_steps()
         path.append(weight.item())
         with monkeypatch.context() as broken:
-            broken.setattr(optimizer._distribution.run.job, "average", lost)
+            broken.setattr(optimizer._distribution.runs[0].job, "average", lost)
             with pytest.raises(md.MydistError):
                 two_steps()
         path.append(weight.item())

@@ -17,7 +17,7 @@ from ..collectives import allreduce_, grouped_allreduce_async_
 from ..collectives.handles import synchronize_all
 from ..reduce_op import Max
 from .distributed_steps import DistributedSteps
-from .gradient_path import ReductionOptions, SoloPath
+from .gradient_path import ReductionOptions, SoloPath, spread_overflow
 from .optimizer_arguments import check_closure
 
 
@@ -76,14 +76,14 @@ class AdasumPath(SoloPath):
 
     def agree_on_overflow(self) -> None:
         """Makes every rank see a gradient that is not finite when one rank has one. Blocking."""
+
+        def agree(is_finite: bool) -> bool:
+            flag = torch.tensor([0.0 if is_finite else 1.0], dtype=torch.float32, device="cpu")
+            allreduce_(flag, op=Max, name="adasum.overflow", process_set=self._options.process_set)
+            return not flag
+
         gradients = [p.grad for p in self._names if p.grad is not None]
-        finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-        flag = torch.tensor([0.0 if finite else 1.0], dtype=torch.float32, device="cpu")
-        allreduce_(flag, op=Max, name="adasum.overflow", process_set=self._options.process_set)
-        self._overflow = bool(flag)
-        if self._overflow and finite:
-            for gradient in gradients:
-                gradient.fill_(float("inf"))
+        self._overflow = spread_overflow(gradients, agree)
 
     def overflow(self) -> bool:
         """Whether the last `agree_on_overflow` found one, since `reset`."""
@@ -162,4 +162,4 @@ class AdasumSteps(DistributedSteps):
         self._path().agree_on_overflow()
 
     def _path(self) -> AdasumPath:
-        return cast(AdasumPath, self._distribution.path)
+        return cast(AdasumPath, self._distribution.paths[0])

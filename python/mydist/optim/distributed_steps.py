@@ -4,84 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from .consistency import ConsistencyCheck
-from .gradient_names import GradientNames, parameters_of
-from .gradient_path import GradientPath, SoloPath
+from .distribution import Distribution
+from .gradient_path import SoloPath
 from .optimizer_arguments import check_backward_passes, check_closure, check_samples
-from .strategies.run import StrategyRun
-
-
-@dataclass
-class Distribution:
-    """What a wrapped optimizer knows beyond the original; kept in one attribute of it."""
-
-    path: GradientPath
-    names: GradientNames
-    consistency: ConsistencyCheck
-    run: StrategyRun
-    densifies: bool = False  # Sparse gradients become dense.
-    synchronized: bool = False  # The gradients are reduced and step() has not followed yet.
-    explicit: bool = False  # … by a call of synchronize(), so step() wants skip_synchronize().
-    unscaled: bool = False  # A GradScaler has written into the reduced gradients since.
-    skip: bool = False  # Inside skip_synchronize().
-    accumulating: bool = False  # Inside no_sync().
-    warned: bool = False
-    registered: set[int] = field(default_factory=set)  # id() of parameters with a hook.
-
-    def register(
-        self, optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[torch.Tensor]] = ()
-    ) -> None:
-        """Puts hooks on all parameters that have none yet, frozen ones included."""
-        named = list(self.names.of(optimizer))
-        group_of = self._group_names(named, groups)
-        for parameter, name in named:
-            if id(parameter) in self.registered:
-                continue
-            group, size = group_of.get(id(parameter), ("", 1))
-            self.path.add_parameter(parameter, name, group, size)
-            self.registered.add(id(parameter))
-
-    def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compares the ranks if that is due: parameters, or anchors once steps are local."""
-        named = self.names.of(optimizer)
-        if self.run.has_begun:
-            names = (name for _, name in named)
-            named = zip(self.run.anchors(), names, strict=True)
-        self.consistency.at_step(named)
-
-    def end_step(self) -> None:
-        """Called when a step is over."""
-        self.synchronized = self.unscaled = False
-        self.consistency.step_done()
-        was_local = self.run.is_local
-        self.run.after_step()
-        if self.run.is_local != was_local:
-            self.follow()
-
-    def follow(self) -> None:
-        """Reduces gradients from now on or leaves them alone, as the strategy says."""
-        self.path.set_enabled(not self.run.is_local and not self.accumulating)
-
-    def _group_names(
-        self,
-        named: Sequence[tuple[torch.Tensor, str]],
-        groups: Sequence[Sequence[torch.Tensor]],
-    ) -> dict[int, tuple[str, int]]:
-        """By id() of the parameter, the name and length of its group."""
-        name_of = {id(parameter): name for parameter, name in named}
-        # Named after its first member, so that groups of two optimizers are not taken for one.
-        return {
-            id(parameter): (f"gradient_group of {name_of[id(group[0])]}", len(group))
-            for group in groups
-            for parameter in group
-        }
 
 
 class DistributedSteps(torch.optim.Optimizer):
@@ -117,8 +48,7 @@ class DistributedSteps(torch.optim.Optimizer):
                 self._synchronize()
             elif distribution.explicit:
                 self._warn_once()
-        arguments = () if closure is None else (synchronized_closure,)
-        result = super().step(*arguments, **kwargs)
+        result = self._inner_step(synchronized_closure, kwargs)
         distribution.end_step()
         return result
 
@@ -137,8 +67,8 @@ class DistributedSteps(torch.optim.Optimizer):
             Others as `step`.
         """
         distribution = self._distribution
-        reduces = not isinstance(distribution.path, SoloPath)
-        if reduces and distribution.unscaled and not distribution.path.touched():
+        reduces = any(not isinstance(path, SoloPath) for path in distribution.paths)
+        if reduces and distribution.unscaled and not distribution.touched():
             raise ValueError(
                 "synchronize() was called after GradScaler.unscale_(), which has already reduced "
                 "the gradients. Call synchronize() before unscale_(), or leave it out"
@@ -153,7 +83,7 @@ class DistributedSteps(torch.optim.Optimizer):
         Raises:
             ValueError: gradients are being reduced and `synchronize()` has not been called.
         """
-        pending = self._distribution.path.pending()
+        pending = self._distribution.pending()
         if pending:
             raise ValueError(
                 f"skip_synchronize() was entered while the gradient of '{pending[0]}' is being "
@@ -186,15 +116,14 @@ class DistributedSteps(torch.optim.Optimizer):
             ValueError: gradients are being reduced, that is between backward and step().
         """
         distribution = self._distribution
-        pending = distribution.path.pending()
+        pending = distribution.pending()
         if pending:
             raise ValueError(
                 f"zero_grad() was called after backward() and before step(), while the gradient "
                 f"of '{pending[0]}' is being reduced ({len(pending)} gradients in all); call it "
                 "after step() or synchronize()"
             )
-        distribution.path.reset()
-        distribution.synchronized = distribution.unscaled = False
+        distribution.reset()
         super().zero_grad(set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -204,7 +133,8 @@ class DistributedSteps(torch.optim.Optimizer):
             ValueError: `passes` is no int of at least 1.
         """
         check_backward_passes(passes)
-        self._distribution.path.set_backward_passes_per_step(passes)
+        for path in self._distribution.paths:
+            path.set_backward_passes_per_step(passes)
 
     def clip_grad_norm_(
         self,
@@ -216,19 +146,29 @@ class DistributedSteps(torch.optim.Optimizer):
         """Synchronizes, then scales the reduced gradients so that their joint norm fits.
 
         The next `step()` does not synchronize again. Arguments as
-        `torch.nn.utils.clip_grad_norm_`.
+        `torch.nn.utils.clip_grad_norm_`. With a strategy for each part of the model, each part is
+        scaled by its own norm.
 
         Returns:
-            The norm before clipping, of shape (); the same on all ranks.
+            The norm of all gradients before clipping, of shape (); the same on all ranks, unless
+            some gradients stay local.
 
         Raises:
             RuntimeError: with `error_if_nonfinite`, the norm is not finite.
             Others as `step`.
         """
         self._synchronize_if_needed()
-        return torch.nn.utils.clip_grad_norm_(
-            parameters_of(self), max_norm, norm_type, error_if_nonfinite, foreach
-        )
+        norms = [
+            torch.nn.utils.clip_grad_norm_(
+                share.parameters, max_norm, norm_type, error_if_nonfinite, foreach
+            )
+            for share in self._distribution.shares.values()
+        ]
+        if len(norms) == 1:
+            return norms[0]
+        on_one_device = torch.stack([norm.to(norms[0].device) for norm in norms])
+        total: torch.Tensor = torch.linalg.vector_norm(on_one_device, norm_type)
+        return total
 
     def finish(self) -> None:
         """Gives every rank the model to evaluate, the same on all ranks. Collective; blocks.
@@ -242,16 +182,13 @@ class DistributedSteps(torch.optim.Optimizer):
             ValueError: gradients are being reduced, that is between backward and step().
             MydistError: the job failed; the parameters are those of the last round.
         """
-        pending = self._distribution.path.pending()
+        pending = self._distribution.pending()
         if pending:
             raise ValueError(
                 f"finish() was called after backward() and before step(), while the gradient of "
                 f"'{pending[0]}' is being reduced; call it after step()"
             )
-        self._distribution.run.finish()
-        if self._distribution.run.steps > 0:
-            self._distribution.consistency.others_have_checked()
-        self._distribution.follow()
+        self._distribution.finish()
 
     def count_samples(self, count: int) -> None:
         """Says how many samples the gradients of the next step come from.
@@ -262,12 +199,22 @@ class DistributedSteps(torch.optim.Optimizer):
             ValueError: `count` is no int of at least 0.
         """
         check_samples(count)
-        self._distribution.run.count_samples(count)
+        for run in self._distribution.runs:
+            run.count_samples(count)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, which are then reduced as well; call it alike on every rank."""
+        """Adds parameters, which are then reduced as well; call it alike on every rank.
+
+        Raises:
+            ValueError: a strategy has begun with anchors of its present parameters, or no pattern
+                takes a new one.
+        """
         super().add_param_group(param_group)
-        self._distribution.register(self)
+        try:
+            self._distribution.register(self)
+        except ValueError:
+            self.param_groups.pop()
+            raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raises: an optimizer that is tied to running reductions has no copy."""
@@ -304,17 +251,22 @@ class DistributedSteps(torch.optim.Optimizer):
         """Gradients have to be reduced by then, or ranks would disagree about skipping the step."""
         self._synchronize_if_needed()
 
+    def _inner_step(self, closure: Callable[[], Any] | None, kwargs: dict[str, Any]) -> Any:
+        """The step of the wrapped optimizer."""
+        arguments = () if closure is None else (closure,)
+        return super().step(*arguments, **kwargs)
+
     def _synchronize(self) -> None:
         distribution = self._distribution
-        distribution.synchronized = distribution.unscaled = False
-        distribution.check(self)
-        distribution.path.synchronize()
+        distribution.synchronized = distribution.unscaled = distribution.agreed = False
+        distribution.check()
+        distribution.synchronize()
         distribution.synchronized = True
         distribution.explicit = False
 
     def _needs_synchronize(self) -> bool:
         """Whether the gradients are not reduced yet, or a backward followed."""
-        return not self._distribution.synchronized or self._distribution.path.touched()
+        return not self._distribution.synchronized or self._distribution.touched()
 
     def _synchronize_if_needed(self) -> None:
         if self._needs_synchronize():

@@ -8,7 +8,7 @@ and one that does nothing for a single rank. All calls come from the thread that
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -75,6 +75,21 @@ def densify(parameter: torch.Tensor) -> None:
     """Replaces a sparse gradient by its dense form."""
     if parameter.grad is not None and parameter.grad.is_sparse:
         parameter.grad = parameter.grad.to_dense()
+
+
+def spread_overflow(gradients: Sequence[torch.Tensor], agree: Callable[[bool], bool]) -> bool:
+    """Makes the gradients infinite when only those of another rank are not finite.
+
+    Returns whether any rank has one that is not finite. `agree` says whether its argument is True
+    on all ranks.
+    """
+    values = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
+    is_finite = all(bool(torch.isfinite(value).all()) for value in values)
+    has_overflow = not agree(is_finite)
+    if has_overflow and is_finite:
+        for value in values:
+            value.fill_(float("inf"))
+    return has_overflow
 
 
 def _own_version(gradient: torch.Tensor) -> int | None:
@@ -266,7 +281,9 @@ class CompressorPath:
 GradientPath = _C.GradientReducer | CompressorPath | SoloPath
 
 
-def make_gradient_path(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> GradientPath:
+def make_gradient_path(
+    options: ReductionOptions, parameters: Sequence[torch.Tensor]
+) -> GradientPath:
     """The path for this process set and compression. ValueError before mydist.init()."""
     if options.process_set.size() == 1:
         return SoloPath(options)
@@ -285,11 +302,11 @@ def make_gradient_path(options: ReductionOptions, optimizer: torch.optim.Optimiz
     reducer.set_buffer_views(options.gradient_as_buffer_view)
     live_reducers.add(reducer)
     if options.gradient_as_buffer_view:
-        _foresee_memory(options, optimizer)
+        _foresee_memory(options, parameters)
     return reducer
 
 
-def _foresee_memory(options: ReductionOptions, optimizer: torch.optim.Optimizer) -> None:
+def _foresee_memory(options: ReductionOptions, parameters: Sequence[torch.Tensor]) -> None:
     """Warns if the gradients have no room in the memory that the ranks of this host share.
 
     That memory is reserved in the first step, when it is known which gradients are sparse and so
@@ -297,8 +314,7 @@ def _foresee_memory(options: ReductionOptions, optimizer: torch.optim.Optimizer)
     """
     needed = sum(
         parameter.numel() * _wire_bytes(parameter.dtype, options.compression)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
+        for parameter in parameters
         if parameter.requires_grad and parameter.device.type == "cpu"
     )
     _C.foresee_shared(needed)

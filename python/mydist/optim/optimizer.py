@@ -7,7 +7,7 @@ horovod.torch. docs/optimizer.md says what becomes of sparse gradients, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp
 from .adasum_steps import AdasumPath, AdasumSteps
 from .consistency import ConsistencyCheck, check_interval
-from .distributed_steps import DistributedSteps, Distribution
+from .distributed_steps import DistributedSteps
+from .distribution import Distribution, description, make_shares
 from .gradient_names import GradientNames, parameter_groups
 from .gradient_path import GradientPath, ReductionOptions, SoloPath, make_gradient_path
 from .optimizer_arguments import (
@@ -28,9 +29,9 @@ from .optimizer_arguments import (
     checked_buffers,
     checked_op,
     checked_predivide,
-    checked_strategy,
+    checked_strategies,
     chosen_groups,
-    refuse_for_strategy,
+    refuse_for_strategies,
 )
 from .strategies.network_job import NetworkJob
 from .strategies.run import StrategyRun
@@ -55,7 +56,7 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     gradient_as_buffer_view: bool = True,
     num_groups: int | None = None,
     *,
-    communication: Strategy | None = None,
+    communication: Strategy | Mapping[str, Strategy] | None = None,
     named_buffers: Iterable[tuple[str, torch.Tensor]] = (),
 ) -> Any:
     """Wraps `optimizer` so that its gradients are reduced over all ranks before each step.
@@ -82,9 +83,10 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         gradient_as_buffer_view: `.grad` is a view of memory in which gradients lie side by side and
             are reduced without a copy; see docs/optimizer.md. False: the same bits, copied.
         num_groups: older name of `groups`, deprecated.
-        communication: when the ranks communicate and what they average, see docs/strategies.md.
-            Default: SynchronousGradients(). Other strategies need op=Average, and take neither
-            groups nor gradient_predivide_factor.
+        communication: when the ranks communicate and what they average, see docs/strategies.md;
+            SynchronousGradients() by default. A dict `{"emb.*": md.LocalSGD(8), "*": …}` has a
+            strategy for each part of the model: the first shell pattern that matches a name takes
+            it. All but the default need op=Average, without groups or gradient_predivide_factor.
         named_buffers: `model.named_buffers()`, such as running statistics of BatchNorm, for
             strategies to average. SynchronousGradients averages them in `finish()` only.
 
@@ -95,9 +97,9 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     Raises:
         ValueError: an argument is wrong, this rank is not in `process_set`, or mydist has not been
             initialized.
-        TypeError: `process_set` is no ProcessSet, or `communication` no strategy.
+        TypeError: `process_set` is no ProcessSet, or `communication` no strategy or dict of them.
     """
-    strategy = checked_strategy(communication)
+    strategies = checked_strategies(communication)
     check_optimizer(optimizer)
     options = _checked_options(
         op, gradient_predivide_factor, compression, backward_passes_per_step, process_set
@@ -107,10 +109,8 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     check_process_set("DistributedOptimizer", process_set)
     names = GradientNames(optimizer, named_parameters)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))
-    refuse_for_strategy(strategy, options.op, members, gradient_predivide_factor)
-    first = next((name for _, name in names.of(optimizer)), "")
-    job = NetworkJob(checked_buffers(named_buffers), process_set, compression, first)
-    return _wrap(optimizer, options, names, StrategyRun(strategy, job), members)
+    refuse_for_strategies(strategies, options.op, members, gradient_predivide_factor)
+    return _wrap(optimizer, options, names, members, strategies, checked_buffers(named_buffers))
 
 
 def _checked_options(
@@ -133,20 +133,24 @@ def _wrap(
     optimizer: torch.optim.Optimizer,
     options: ReductionOptions,
     names: GradientNames,
-    run: StrategyRun,
     members: Sequence[Sequence[torch.Tensor]],
+    strategies: Mapping[str, Strategy],
+    buffers: Sequence[tuple[str, torch.Tensor]],
 ) -> torch.optim.Optimizer:
-    """Chooses the path of the gradients, and the methods that go with it."""
-    steps: type[DistributedSteps] = StrategySteps
-    path: GradientPath = SoloPath(options)
-    if options.op == ReduceOp.ADASUM:
-        steps, path = AdasumSteps, AdasumPath(options)
-    elif not run.is_local:
-        path = make_gradient_path(options, optimizer)
-        if isinstance(run.strategy, SynchronousGradients):
-            steps = DistributedSteps
-    communication = run.strategy.describe()
-    consistency = ConsistencyCheck(check_interval(), options.process_set, communication)
-    distribution = Distribution(path, names, consistency, run)
-    distribution.densifies = options.sparse_as_dense
+    """Chooses the paths of the gradients, and the methods that go with them."""
+    is_adasum = options.op == ReduceOp.ADASUM
+
+    def job_of(buffers: list[torch.Tensor], first: str) -> NetworkJob:
+        return NetworkJob(buffers, options.process_set, options.compression, first)
+
+    def path_of(run: StrategyRun, parameters: list[torch.Tensor]) -> GradientPath:
+        if is_adasum:
+            return AdasumPath(options)
+        return SoloPath(options) if run.is_local else make_gradient_path(options, parameters)
+
+    shares = make_shares(strategies, list(names.of(optimizer)), buffers, job_of, path_of)
+    consistency = ConsistencyCheck(check_interval(), options.process_set, description(shares))
+    is_plain = all(isinstance(s, SynchronousGradients) for s in strategies.values())
+    steps = AdasumSteps if is_adasum else DistributedSteps if is_plain else StrategySteps
+    distribution = Distribution(shares, names, consistency, options.sparse_as_dense)
     return wrap(optimizer, steps, distribution, members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -81,35 +82,59 @@ def checked_predivide(factor: Any, op: ReduceOp) -> float:
     return float(factor)
 
 
-def checked_strategy(communication: Any) -> Strategy:
-    """The strategy; SynchronousGradients for None. Raises TypeError for anything else."""
+def checked_strategies(communication: Any) -> dict[str, Strategy]:
+    """The strategies by the pattern of their parameters; SynchronousGradients for None.
+
+    Raises TypeError for anything else than a strategy or a mapping of them, ValueError for an empty
+    one.
+    """
+    owner = "DistributedOptimizer: communication"
     if communication is None:
-        return SynchronousGradients()
-    if not isinstance(communication, Strategy):
-        is_class = isinstance(communication, type) and issubclass(communication, Strategy)
-        hint = f"; write {communication.__name__}(…)" if is_class else ""
-        expected = f"a strategy such as mydist.LocalSGD(every=8), or None{hint}"
-        raise wrong_type("DistributedOptimizer: communication", communication, expected)
-    return communication
+        return {"*": SynchronousGradients()}
+    if not isinstance(communication, Mapping):
+        return {"*": _checked_strategy(owner, communication, ", None, or a dict of strategies")}
+    if not communication:
+        raise ValueError(f"{owner} is an empty dict; add an entry, under the pattern '*'")
+    for pattern, strategy in communication.items():
+        if not isinstance(pattern, str):
+            expected = "a pattern of parameter names such as 'emb.*'"
+            raise wrong_type(f"{owner}: a key", pattern, expected)
+        _checked_strategy(f"{owner}[{pattern!r}]", strategy)
+    return dict(communication)
 
 
-def checked_buffers(named_buffers: Any) -> list[torch.Tensor]:
-    """The tensors of the pairs. Raises ValueError for what is no `model.named_buffers()`."""
-    buffers = []
-    for entry in named_buffers:
+def _checked_strategy(owner: str, strategy: Any, others: str = "") -> Strategy:
+    if not isinstance(strategy, Strategy):
+        is_class = isinstance(strategy, type) and issubclass(strategy, Strategy)
+        hint = f"; write {strategy.__name__}(…)" if is_class else ""
+        expected = f"a strategy such as mydist.LocalSGD(every=8){others}{hint}"
+        raise wrong_type(owner, strategy, expected)
+    return strategy
+
+
+def checked_buffers(named_buffers: Any) -> list[tuple[str, torch.Tensor]]:
+    """The pairs. Raises ValueError for what is no `model.named_buffers()`."""
+    buffers = list(named_buffers)
+    for entry in buffers:
         if not is_named(entry) or not isinstance(entry[1], torch.Tensor):
             raise ValueError(
                 f"named_buffers contains {type(entry).__name__}, expected pairs (name, buffer); "
                 "pass model.named_buffers()"
             )
-        buffers.append(entry[1])
     return buffers
 
 
-def refuse_for_strategy(strategy: Strategy, op: ReduceOp, groups: Any, predivide: float) -> None:
-    """Raises ValueError for what only has a meaning where every step reduces gradients."""
-    if isinstance(strategy, SynchronousGradients):
+def refuse_for_strategies(
+    strategies: Mapping[str, Strategy], op: ReduceOp, groups: Any, predivide: float
+) -> None:
+    """Raises ValueError for what only has a meaning where every step reduces all gradients."""
+    first = next(iter(strategies.values()))
+    if len(strategies) > 1:
+        chosen, reason = "a dict of strategies", "each of which communicates in its own way"
+    elif isinstance(first, SynchronousGradients):
         return
+    else:
+        chosen, reason = type(first).__name__, "which averages parameters instead of gradients"
     for name, value, is_default in (
         ("op", op, op == Average),
         ("groups", "given", not groups),
@@ -117,9 +142,8 @@ def refuse_for_strategy(strategy: Strategy, op: ReduceOp, groups: Any, predivide
     ):
         if not is_default:
             raise ValueError(
-                f"DistributedOptimizer: {name} is {value} with communication="
-                f"{type(strategy).__name__}, which averages parameters instead of gradients; leave "
-                f"{name} out, or use SynchronousGradients()"
+                f"DistributedOptimizer: {name} is {value} with communication={chosen}, {reason}; "
+                f"leave {name} out, or use SynchronousGradients()"
             )
 
 

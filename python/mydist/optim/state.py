@@ -135,16 +135,27 @@ def broadcast_optimizer_state(
         )
     _check_root("broadcast_optimizer_state", root_rank, process_set)
     _check_layout(optimizer, process_set)
+    broadcast_state_of(parameters_of(optimizer), optimizer, root_rank, process_set)
+
+
+def broadcast_state_of(
+    parameters: Sequence[torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    process_set: ProcessSet,
+) -> None:
+    """As `broadcast_optimizer_state`, but the state of other parameters stays as it is."""
     tensors: list[torch.Tensor] = []
-    plan = _strip(_snapshot(optimizer), tensors) if rank() == root_rank else None
+    plan = _strip(_snapshot(parameters, optimizer), tensors) if rank() == root_rank else None
     plan = broadcast_object(plan, root_rank, "broadcast_optimizer_state.plan", process_set)
     if rank() != root_rank:
-        _pair(plan, _snapshot(optimizer), _Targets(tensors, _gpu_of(optimizer)))
+        targets = _Targets(tensors, _gpu_of(parameters))
+        _pair(plan, _snapshot(parameters, optimizer), targets)
     named = {f"broadcast_optimizer_state.{i}": tensor for i, tensor in enumerate(tensors)}
     broadcast_all(named, root_rank, process_set)
     if rank() != root_rank:
         left = iter(tensors)
-        _install(optimizer, _mapped(plan, _TensorPlace, lambda _: next(left)))
+        _install(parameters, optimizer, _mapped(plan, _TensorPlace, lambda _: next(left)))
 
 
 @dataclass(frozen=True)
@@ -197,9 +208,11 @@ def _check_layout(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> 
         )
 
 
-def _snapshot(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _snapshot(
+    parameters: Sequence[torch.Tensor], optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
     """State by parameter index, and the groups without their parameters. Nothing is copied."""
-    index_of = {id(p): index for index, p in enumerate(parameters_of(optimizer))}
+    index_of = {id(p): index for index, p in enumerate(parameters)}
     by_index: dict[int, Any] = {}
     other: dict[Any, Any] = {}
     entries: Mapping[Any, Any] = optimizer.state
@@ -237,9 +250,9 @@ def _strip(value: Any, tensors: list[torch.Tensor]) -> Any:
     return _mapped(value, torch.Tensor, take)
 
 
-def _gpu_of(optimizer: torch.optim.Optimizer) -> torch.device:
-    """Where its first parameter on a GPU is; the CPU when it has none, which is a mismatch."""
-    devices = (p.device for p in parameters_of(optimizer) if p.is_cuda)
+def _gpu_of(parameters: Sequence[torch.Tensor]) -> torch.device:
+    """Where the first one on a GPU is; the CPU when there is none, which is a mismatch."""
+    devices = (p.device for p in parameters if p.is_cuda)
     return next(devices, torch.device("cpu"))
 
 
@@ -272,10 +285,16 @@ def _pair(plan: Any, current: Any, targets: _Targets) -> None:
             _pair(item, current[index] if same else None, targets)
 
 
-def _install(optimizer: torch.optim.Optimizer, snapshot: dict[str, Any]) -> None:
+def _install(
+    parameters: Sequence[torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    snapshot: dict[str, Any],
+) -> None:
     """Writes a snapshot into the optimizer, without the casts of load_state_dict."""
-    parameters = parameters_of(optimizer)
-    optimizer.state.clear()
+    known = {id(parameter) for parameter in parameters}
+    for key in list(optimizer.state):
+        if id(key) in known or not isinstance(key, torch.Tensor):
+            del optimizer.state[key]
     for index, value in snapshot["state"].items():
         optimizer.state[parameters[index]] = value
     optimizer.state.update(snapshot["other"])

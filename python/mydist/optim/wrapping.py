@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import torch
 
-from .distributed_steps import DistributedSteps, Distribution
+from .distributed_steps import DistributedSteps
+from .distribution import Distribution
 from .learning_rate import pass_on_warmup
 
 
@@ -20,18 +21,20 @@ def wrap(
 ) -> torch.optim.Optimizer:
     """The new object: the state of `optimizer`, and a class that puts `steps` in front."""
     base = next(c for c in type(optimizer).__mro__ if not issubclass(c, DistributedSteps))
-    earlier = optimizer.__dict__.get("_distribution")
-    if earlier is not None:
-        earlier.path.remove()
+    earlier: Distribution | None = optimizer.__dict__.get("_distribution")
+    for path in earlier.paths if earlier is not None else ():
+        path.remove()
     wrapper_class = type(f"Distributed{base.__name__}", (steps, base), {"__doc__": base.__doc__})
     wrapped = cast(torch.optim.Optimizer, object.__new__(wrapper_class))
     wrapped.__dict__ = optimizer.__dict__
-    distribution.run.job.attach(wrapped)
+    for run in distribution.runs:
+        run.job.attach(wrapped)
     wrapped._distribution = distribution  # type: ignore[attr-defined]
     _redirect_step(wrapped)
     pass_on_warmup(wrapped)
     # Hooks keep the path alive through the parameters; they must not outlive the optimizer.
-    weakref.finalize(wrapped, distribution.path.remove).atexit = False
+    for path in distribution.paths:
+        weakref.finalize(wrapped, path.remove).atexit = False
     distribution.register(wrapped, groups)
     return wrapped
 

@@ -197,7 +197,7 @@ def an_optimizer_that_was_given_up_frees_its_names() -> None:
         optimizer = wrapped(model)
     done = md.stats()["tensors"] + len(list(model.parameters()))
     loss_of(model, md.rank()).backward()
-    optimizer._distribution.path.remove()
+    optimizer._distribution.paths[0].remove()
     deadline = time.monotonic() + 30
     while md.stats()["tensors"] < done:
         assert time.monotonic() < deadline, "what backward had begun is still in flight"
@@ -236,7 +236,7 @@ def wrapping_again_while_a_thread_waits() -> None:
         thread = threading.Thread(target=wait)
         thread.start()
         about_to_wait.wait()
-        optimizer._distribution.path.remove()
+        optimizer._distribution.paths[0].remove()
     finally:
         sys.setswitchinterval(interval)
     md.barrier()

@@ -94,7 +94,7 @@ def gradients_stay_where_they_are(to_none: bool) -> None:
     loss(model, 0).backward()
     optimizer.step()
     places = {p: p.grad.data_ptr() for p in model.parameters()}  # type: ignore[union-attr]
-    reducer = optimizer._distribution.path
+    reducer = optimizer._distribution.paths[0]
     names = sum(reducer.buckets(), [])
     assert names == [f"True.{name}" for name, _ in reversed(list(model.named_parameters()))]
     ((count, first_bytes, _, _),) = reducer.layouts()
@@ -219,5 +219,5 @@ def explain_tells_about_the_buckets() -> None:
     buckets = [fact for topic, fact in facts.items() if topic.startswith("buckets")]
     assert any(fact.choice.startswith("12 gradients in ") for fact in buckets)
     assert all("sqrt(" in fact.reason for fact in buckets)
-    everyone = md.allgather_object((optimizer._distribution.path.layouts(), str(md.explain())))
+    everyone = md.allgather_object((optimizer._distribution.paths[0].layouts(), str(md.explain())))
     assert len({tuple(layouts) for layouts, _ in everyone}) == 1

@@ -110,7 +110,7 @@ def served_ranks_may_take_any_numbers_of_steps(name: str, way: str) -> None:
 def served_tables_are_told_and_go_with_their_optimizers() -> None:
     trained = Regression(STRATEGIES["gradients"]())
     trained.step(2)
-    reason = trained.optimizer._distribution.run.reason()
+    reason = trained.optimizer._distribution.runs[0].reason()
     assert f"has {4 * (FEATURES + 1)} bytes of them in pieces: 1" in reason, reason
     client, number = table_of(trained)
     md.barrier()
@@ -123,7 +123,7 @@ def served_tables_are_told_and_go_with_their_optimizers() -> None:
 
 def table_of(trained: Regression) -> tuple[Any, int]:
     """Its client and number."""
-    table = trained.optimizer._distribution.run.strategy._table
+    table = trained.optimizer._distribution.runs[0].strategy._table
     return table._client, table._number
 
 

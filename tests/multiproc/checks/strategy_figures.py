@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import mydist as md
-from multiproc.checks.strategy_models import BY_NAME, STRATEGIES, Trained, outer_adam, real
+from multiproc.checks.strategy_models import STRATEGIES, Trained, outer_adam, real
 from multiproc.registry import check
 
 
@@ -48,10 +48,10 @@ COPIES = {
 }
 
 
-@check(cases=BY_NAME)
+@check(cases=[(name,) for name in COPIES])
 def memory_is_what_the_documentation_promises(name: str) -> None:
     trained = real(STRATEGIES[name]())
-    run = trained.optimizer._distribution.run
+    run = trained.optimizer._distribution.runs[0]
     assert run.strategy.bytes() == 0  # Before the first local step there is nothing.
     trained.step(9)
     trained.optimizer.finish()
@@ -72,10 +72,10 @@ def memory_is_what_the_documentation_promises(name: str) -> None:
     assert run.strategy.bytes() == sum(held)
 
 
-@check(cases=BY_NAME)
+@check(cases=[(name,) for name in COPIES])
 def explain_tells_the_strategy(name: str) -> None:
     trained = real(STRATEGIES[name]())
-    run = trained.optimizer._distribution.run
+    run = trained.optimizer._distribution.runs[0]
     trained.step(6)
     trained.optimizer.finish()
     before = md.stats()["strategy_rounds"]

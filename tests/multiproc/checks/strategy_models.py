@@ -19,7 +19,7 @@ def outer_adam(tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
 
 
 # By name; their first round ends with step 3, or later.
-STRATEGIES: dict[str, Callable[[], md.Strategy]] = {
+STRATEGIES: dict[str, Callable[[], Any]] = {
     "keep": lambda: md.LocalSGD(3),
     "reset": lambda: md.LocalSGD(3, momentum="reset"),
     "average": lambda: md.LocalSGD(3, momentum="average"),
@@ -33,6 +33,12 @@ STRATEGIES: dict[str, Callable[[], md.Strategy]] = {
     "streaming": lambda: md.DiLoCo(6, fragments=2, delay=2, mix=0.25),
     "outer": lambda: md.DiLoCo(3, outer=outer_adam),
     "elastic": lambda: md.ElasticAveraging(3),
+    "mixture": lambda: {
+        "0.*": md.LocalSGD(3),
+        "1.*": md.DiLoCo(3),
+        "*.bias": md.PostLocalSGD(3, start=2),
+        "*": md.SynchronousGradients(),
+    },
 }
 BY_NAME = [(name,) for name in STRATEGIES]
 
@@ -58,7 +64,7 @@ class Trained:
         self.rank = rank
         self.dtype = dtype
         self.taken = 0
-        plain = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        plain = torch.optim.SGD(self.model.named_parameters(), lr=0.1, momentum=0.9)
         self.optimizer = wrap(self.model, plain)
 
     def backward(self, factor: float = 1.0) -> None:
@@ -82,9 +88,15 @@ class Trained:
         return [*self.model.parameters(), *self.model.buffers()]
 
     def shared(self) -> list[torch.Tensor]:
-        """Anchors and momenta of the strategy."""
-        found: list[torch.Tensor] = self.optimizer._distribution.run.job.shared()
-        return found
+        """Anchors and momenta of the strategies."""
+        return [t for run in self.optimizer._distribution.runs for t in run.job.shared()]
+
+    def expect_at_anchors(self) -> None:
+        """Each parameter of a strategy that has begun is its anchor."""
+        for run in self.optimizer._distribution.runs:
+            if run.has_begun:
+                for parameter, anchor in zip(run.job.parameters, run.anchors(), strict=True):
+                    assert torch.equal(parameter, anchor), "a parameter is not its anchor"
 
     def momenta(self) -> list[torch.Tensor]:
         """Of the wrapped optimizer."""
@@ -96,9 +108,7 @@ class Trained:
         return [raw(t) for t in [*self.tensors(), *self.shared(), *self.momenta()]]
 
 
-def real(
-    strategy: md.Strategy | None, dtype: torch.dtype = torch.float64, **options: Any
-) -> Trained:
+def real(strategy: Any, dtype: torch.dtype = torch.float64, **options: Any) -> Trained:
     """On this rank."""
     prefix = options.pop("prefix", "")
 
@@ -114,9 +124,7 @@ def real(
     return Trained(md.rank(), wrap, dtype)
 
 
-def simulated(
-    ranks: Sequence[int], strategy: md.Strategy, program: Callable[[Trained], Any]
-) -> Any:
+def simulated(ranks: Sequence[int], strategy: Any, program: Callable[[Trained], Any]) -> Any:
     """What the program returns for each of the ranks, which are workers of a Simulation."""
 
     def body(worker: SimulatedWorker) -> Any:

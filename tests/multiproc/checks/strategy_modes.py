@@ -97,7 +97,7 @@ def a_local_step_is_that_of_the_plain_optimizer(way: str) -> None:
                 one.optimizer.zero_grad()
                 step(one)
     assert [raw(t) for t in trained.tensors()] == [raw(t) for t in plain.tensors()]
-    assert trained.optimizer._distribution.run.steps == 4
+    assert trained.optimizer._distribution.runs[0].steps == 4
     trained.optimizer.finish()
     expect_equal_ranks(trained)
 
@@ -130,7 +130,7 @@ def a_switch_inside_no_sync_leaves_gradients_local() -> None:
     before = md.stats()["tensor_bytes"]
     trained.optimizer.zero_grad()
     trained.backward()
-    assert trained.optimizer._distribution.path.pending() == []
+    assert trained.optimizer._distribution.paths[0].pending() == []
     assert md.stats()["tensor_bytes"] == before
     everyone = md.allgather_object(raw(own))
     assert len(set(everyone)) == md.size(), "the gradients of a local step were averaged"
@@ -145,7 +145,7 @@ def finish_around_the_switch(number: int) -> None:
     trained.optimizer.finish()
     expect_equal_ranks(trained)
     trained.step(3)
-    assert trained.optimizer._distribution.run.has_begun
+    assert trained.optimizer._distribution.runs[0].has_begun
     trained.optimizer.finish()
     expect_equal_ranks(trained)
 
@@ -329,9 +329,9 @@ def a_dropped_optimizer_ends_without_a_collection(name: str) -> None:
             weakref.ref(item)
             for item in (
                 trained.optimizer,
-                trained.optimizer._distribution.run,
-                trained.optimizer._distribution.run.strategy,
-                trained.optimizer._distribution.run.job,
+                trained.optimizer._distribution.runs[0],
+                trained.optimizer._distribution.runs[0].strategy,
+                trained.optimizer._distribution.runs[0].job,
             )
         ]
         md.barrier()
@@ -343,6 +343,7 @@ def a_dropped_optimizer_ends_without_a_collection(name: str) -> None:
 def what_a_strategy_cannot_use_is_refused() -> None:
     model = tiny_model()
     local = md.LocalSGD(4)
+    synchronous = {"0.*": md.SynchronousGradients(), "*": md.SynchronousGradients()}
     for options, word in (
         ({"groups": 2}, "groups"),
         ({"groups": [[model[0].weight, model[0].bias]]}, "groups"),
@@ -357,6 +358,11 @@ def what_a_strategy_cannot_use_is_refused() -> None:
                 word,
                 f"communication={type(strategy).__name__}",
             )
+        raises(
+            lambda o=options: wrapped(model, communication=synchronous, **o),
+            word,
+            "communication=a dict of strategies",
+        )
         wrapped(model, communication=md.SynchronousGradients(), **options)
     for wrong, *parts in (
         ("local", "'local' (str)"),
@@ -366,7 +372,7 @@ def what_a_strategy_cannot_use_is_refused() -> None:
         raises(
             lambda w=wrong: wrapped(model, communication=w),
             "DistributedOptimizer: communication is",
-            "expected a strategy such as mydist.LocalSGD(every=8), or None",
+            "expected a strategy such as mydist.LocalSGD(every=8), None, or a dict of strategies",
             *parts,
             kind=TypeError,
         )
@@ -391,6 +397,6 @@ def samples_are_counted() -> None:
     for _ in range(2):  # Of ranks that have seen nothing, nothing counts.
         trained.optimizer.zero_grad()
         trained.backward()
-        trained.optimizer._distribution.run.job.samples = 0
+        trained.optimizer._distribution.runs[0].job.samples = 0
         trained.optimizer.step()
     expect_all_near(snapshot(trained)[:6], before[:6], 0.0, "parameters")

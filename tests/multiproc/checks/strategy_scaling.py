@@ -72,7 +72,7 @@ def an_overflow_on_one_rank_skips_its_step_and_no_round(kind: str, unscales: boo
     skipped = before == [raw(p) for p in trained.model.parameters()]
     assert skipped == (md.rank() == culprit)
     assert not hasattr(trained.optimizer, "found_inf")
-    assert trained.optimizer._distribution.run.steps == 1
+    assert trained.optimizer._distribution.runs[0].steps == 1
     scales = md.allgather_object(scaler.get_scale())
     assert scales == [SCALE] * culprit + [SCALE / 2]
     for _ in range(2):
@@ -115,7 +115,7 @@ def post_local_switches_with_a_scaler(kind: str, unscales: bool) -> None:
         overflow = md.rank() == 0 and number in (1, 7)
         for one, scaler in zip((synchronous, trained), scalers, strict=True):
             scaled_step(one, scaler, overflow, unscales)
-        run = trained.optimizer._distribution.run
+        run = trained.optimizer._distribution.runs[0]
         weight = trained.model[0].weight
         counted = md.allgather_object((run.steps, run.is_local, raw(weight)))
         assert len({row[:2] for row in counted}) == 1, counted

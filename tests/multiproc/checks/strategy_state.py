@@ -104,9 +104,7 @@ def at_another_size_the_anchors_are_kept_and_one_warning_says_what_is_not(name: 
         assert f"was saved by {size - 1} ranks and is restored by {size}." in everything[0]
         assert "the steps of each rank since that round are lost" in everything[0]
         assert [raw(anchor) for anchor in restored.shared()] == anchors
-        run = restored.optimizer._distribution.run
-        for parameter, anchor in zip(restored.model.parameters(), run.anchors(), strict=True):
-            assert torch.equal(parameter, anchor), "a parameter is not its anchor"
+        restored.expect_at_anchors()
         for count in (1, 7):
             restored.step(count)
             restored.optimizer.finish()
@@ -127,7 +125,7 @@ def at_another_size_nothing_is_lost_before_the_first_local_step(kind: str) -> No
         with caught() as texts, checkpoint(path, restored) as loader:
             assert loader.step == SAVED_AT
         assert md.allgather_object(texts) == [[]] * size
-        assert restored.optimizer._distribution.run.steps == SAVED_AT
+        assert restored.optimizer._distribution.runs[0].steps == SAVED_AT
         restored.step(2)
         restored.optimizer.finish()
         expect_equal_ranks(restored)
@@ -142,7 +140,7 @@ def the_state_of_another_strategy_is_a_warning(saved: str, loaded: str) -> None:
         restored.optimizer.load_state_dict(state)
     said = f"saved by {state['communication']['strategy']} and is loaded into "
     assert len(texts) == 1 and said in texts[0], texts
-    assert restored.optimizer._distribution.run.strategy.describe() in texts[0]
+    assert restored.optimizer._distribution.runs[0].strategy.describe() in texts[0]
     assert [raw(m) for m in restored.momenta()] == [raw(m) for m in saving.momenta()]
     restored.model.load_state_dict(plain_steps(0, 0).model.state_dict())
     restored.step(5)
@@ -229,7 +227,7 @@ def state_is_refused_while_gradients_are_reduced() -> None:
     trained.optimizer.load_state_dict(state)
     trained.step(2)
     trained.optimizer.finish()
-    assert trained.optimizer._distribution.run.steps == 6
+    assert trained.optimizer._distribution.runs[0].steps == 6
     expect_equal_ranks(trained)
 
 
@@ -237,10 +235,10 @@ def state_is_refused_while_gradients_are_reduced() -> None:
 def parameters_are_added_before_the_first_local_step() -> None:
     more = torch.nn.Parameter(torch.ones(2))
     trained = real(STRATEGIES["keep"]())
-    trained.optimizer.add_param_group({"params": [more]})
+    trained.optimizer.add_param_group({"params": [("more", more)]})
     more.grad = torch.full((2,), float(md.rank()))
     trained.optimizer.step()
-    late = {"params": [torch.nn.Parameter(torch.ones(2))]}
+    late = {"params": [("late", torch.nn.Parameter(torch.ones(2)))]}
     raises(lambda: trained.optimizer.add_param_group(late), "add_param_group", "call finish()")
     trained.optimizer.finish()
     expect_near(more, torch.full((2,), 1 - 0.1 * (md.size() - 1) / 2), 1e-6, "the mean")

@@ -23,7 +23,7 @@ NAMES = ("keep", "average", "weighted", "nesterov", "slow", "diloco", "streaming
 
 def end(trained: Trained, call: str) -> dict[str, object]:
     """What the call raises, and whether parameters and anchors are those of the last round."""
-    run = trained.optimizer._distribution.run
+    run = trained.optimizer._distribution.runs[0]
     before = [raw(anchor) for anchor in run.anchors()]
     moved = [raw(p) for p in trained.model.parameters()] != before
     error = ""

@@ -6,10 +6,9 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from ...ps.consistency import SSP, Consistency, check_consistency
 from ...ps.rules import Rule, check_rule
+from .job import StrategyJob
 from .served import ServedStrategy
 
 __all__ = ["AsynchronousGradients"]
@@ -53,14 +52,15 @@ class AsynchronousGradients(ServedStrategy):
     def begin(self, job: Any) -> None:
         """Raises ValueError for settings of the wrapped optimizer that would have no effect."""
         super().begin(job)
-        _refuse_unused_settings(job.optimizer)
+        _refuse_unused_settings(job)
         self._rate = self._rate_of_optimizer()
         # Schedulers put it there when they change the rate.
         first = self._rate_of_optimizer("initial_lr")
         if first is not None and first != self.rule.lr:  # type: ignore[attr-defined]
             raise ValueError(
                 f"AsynchronousGradients: the optimizer has lr={first} and the rule "
-                f"lr={self.rule.lr}; give both the same"  # type: ignore[attr-defined]
+                f"lr={self.rule.lr}; "  # type: ignore[attr-defined]
+                "give both the same for these parameters"
             )
 
     def served_rule(self) -> Rule:
@@ -83,21 +83,23 @@ class AsynchronousGradients(ServedStrategy):
 
     def _rate_of_optimizer(self, key: str = "lr") -> float | None:
         """That of all groups; None where the rule has no rate, or the optimizer has none."""
-        groups = [group for group in self.job.optimizer.param_groups if "lr" in group]
+        groups = [group for group in self.job.groups if group["params"] and "lr" in group]
         rates = {float(group.get(key, group["lr"])) for group in groups}
         if not rates or not hasattr(self.rule, "lr"):
             return None
         if len(rates) > 1:
             raise ValueError(
                 f"AsynchronousGradients: the optimizer's groups have the rates {sorted(rates)}, "
-                "and the rule has one for all; use one rate, or an optimizer for each group"
+                "and the rule has one for all; use one rate, or a strategy for each group"
             )
         return rates.pop()
 
 
-def _refuse_unused_settings(optimizer: torch.optim.Optimizer) -> None:
-    defaults = inspect.signature(type(optimizer).__init__).parameters
-    for group in optimizer.param_groups:
+def _refuse_unused_settings(job: StrategyJob) -> None:
+    defaults = inspect.signature(type(job.optimizer).__init__).parameters
+    for group in job.groups:
+        if not group["params"]:
+            continue  # Other parameters are in it, which a strategy of their own trains.
         for name, value in group.items():
             default = defaults[name].default if name in defaults else inspect.Parameter.empty
             if name in _HARMLESS or default is inspect.Parameter.empty or value == default:
@@ -105,5 +107,6 @@ def _refuse_unused_settings(optimizer: torch.optim.Optimizer) -> None:
             raise ValueError(
                 f"AsynchronousGradients: the optimizer has {name}={value!r}, which has no effect, "
                 "because the servers take the steps; give it to the rule, such as "
-                f"md.ps.SGD(lr=0.1, momentum=0.9), and leave the optimizer's {name} at {default!r}"
+                f"md.ps.SGD(lr=0.1, momentum=0.9), and leave the optimizer's {name} at {default!r} "
+                "for these parameters"
             )

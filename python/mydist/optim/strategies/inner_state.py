@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..gradient_names import parameters_of
-
 
 class InnerState:
     """Tensors of an optimizer's state that have the shape of their parameter; no integers."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+    ) -> None:
         self._state = optimizer.state
-        self._parameters = parameters_of(optimizer)
+        self._parameters = parameters
 
     def reset(self) -> None:
         """Makes all of them zero."""

@@ -70,7 +70,7 @@ class JobTable(Protocol):
 
 
 class StrategyJob(ABC):
-    """The ranks that train together, seen from one of them; owned by one optimizer.
+    """The ranks that train some parameters together, seen from one rank; owned by one optimizer.
 
     All methods are called from the thread that trains. Those that say so are collective: every rank
     calls them in the same order. Subclasses add up over real or simulated ranks.
@@ -93,11 +93,29 @@ class StrategyJob(ABC):
         self.rounds = 0
         self.samples = 0
         self.is_behind = self.has_overflow = False
+        self._share: set[int] = set()
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Says whose parameters the ranks train. Called once, before anything else."""
         # Weakly: the optimizer owns this job, and must end with its last user.
         self._optimizer = weakref.ref(optimizer)
+
+    def add_parameter(self, parameter: torch.Tensor) -> None:
+        """The ranks train this one of the optimizer's parameters."""
+        self._share.add(id(parameter))
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizer's parameter groups, each with the parameters of this job alone."""
+        return [
+            {**group, "params": [p for p in group["params"] if id(p) in self._share]}
+            for group in self.optimizer.param_groups
+        ]
+
+    @property
+    def parameters(self) -> Tensors:
+        """Those of this job, in the order of the groups."""
+        return [parameter for group in self.groups for parameter in group["params"]]
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -108,7 +126,7 @@ class StrategyJob(ABC):
 
     def inner_state(self) -> InnerState:
         """The momenta of the wrapped optimizer."""
-        return InnerState(self.optimizer)
+        return InnerState(self.optimizer, self.parameters)
 
     def learning_rates(self, part: Part) -> list[float]:
         """The present one of each flat tensor. Raises ValueError if a parameter group has none."""
@@ -122,7 +140,7 @@ class StrategyJob(ABC):
 
     def split(self, count: int) -> list[Part]:
         """The parameters as `count` runs of neighbours of about equal size, with their anchors."""
-        self.parts = split(self.optimizer.param_groups, count)
+        self.parts = split(self.groups, count)
         return self.parts
 
     def average(
@@ -228,7 +246,10 @@ class StrategyJob(ABC):
 
     @abstractmethod
     def step_taken(self) -> None:
-        """Called when the optimizer has taken a step, before a round that follows it."""
+        """Called when the optimizer has taken a step, before a round that follows it.
+
+        Of an optimizer with several jobs the first is told.
+        """
 
     def restore(self) -> None:
         """Puts all parameters back to their anchors."""

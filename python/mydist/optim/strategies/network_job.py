@@ -19,8 +19,7 @@ from ...ps.consistency import Consistency
 from ...ps.rules import Rule
 from ...ps.table import Table
 from ...reduce_op import Sum
-from ..gradient_names import parameters_of
-from ..state import broadcast_all, broadcast_optimizer_state
+from ..state import broadcast_all, broadcast_state_of
 from .job import Await, StrategyJob
 from .part import Tensors
 
@@ -115,6 +114,7 @@ class NetworkJob(StrategyJob):
 
     def copy_training(self, root: int) -> None:
         """See StrategyJob."""
-        self.broadcast(parameters_of(self.optimizer), root)
+        parameters = self.parameters
+        self.broadcast(parameters, root)
         sender = self._process_set.ranks[root]
-        broadcast_optimizer_state(self.optimizer, sender, process_set=self._process_set)
+        broadcast_state_of(parameters, self.optimizer, sender, self._process_set)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -30,20 +30,31 @@ def _leave() -> None:
 when_joining(_leave)
 
 
+def warn_of_another(saver: str, loader: str, stacklevel: int) -> None:
+    """Says that the state of one strategy, or several, is of no use to others."""
+    warnings.warn(
+        f"the optimizer's state was saved by {saver} and is loaded into {loader}, which keeps "
+        "neither anchors nor momenta of it; it starts from the present parameters",
+        stacklevel=stacklevel,
+    )
+
+
 class StrategyRun:
     """One strategy on one job. All calls come from the thread that trains.
 
     Attributes:
         strategy: a copy of the one given.
+        pattern: of the names of its parameters, where the optimizer has other strategies, too.
         is_local: whether the next step stays local.
         steps: taken by the optimizer on this rank; equal on all ranks after `finish`.
         has_begun: whether anchors exist, that is after the first local step.
         is_foreign: whether another strategy has saved the state that was loaded last.
     """
 
-    def __init__(self, strategy: Strategy, job: StrategyJob) -> None:
+    def __init__(self, strategy: Strategy, job: StrategyJob, pattern: str = "") -> None:
         self._given = strategy
         self.strategy = copy(strategy)
+        self.pattern = pattern
         self.job = job
         self.steps = 0
         self.has_begun = self.is_foreign = False
@@ -54,7 +65,7 @@ class StrategyRun:
         self._rounds_before = 0  # The last finish.
         self._has_samples = False  # For the next step.
         self._joins = join_count()
-        if not isinstance(strategy, SynchronousGradients):
+        if pattern or not isinstance(strategy, SynchronousGradients):
             live_runs.add(self)
 
     def before_step(self) -> None:
@@ -85,25 +96,54 @@ class StrategyRun:
         self.job.samples += count
         self._has_samples = True
 
-    def after_step(self) -> None:
-        """Called when a step has changed the parameters; a round happens here.
-
-        Raises:
-            MydistError: the round failed; the parameters are those of the anchors.
-        """
-        self.job.step_taken()
+    def count_step(self) -> None:
+        """A step has changed the parameters."""
         self.steps += 1
         self._has_samples = False
         if self.is_local:
             self._local_steps += 1
-            self._guarded(lambda: self.strategy.after_step(self._local_steps))
         else:
             self._reduced_steps += 1
+
+    def after_step(self) -> None:
+        """Called when a step has been counted; a round happens here."""
+        if self.is_local:
+            self.strategy.after_step(self._local_steps)
         self.is_local = self.strategy.before_step(self.steps)
+
+    def undo(self) -> None:
+        """Puts the parameters back to the anchors, after a round that failed."""
+        self.job.is_behind = False
+        self.job.restore()
+        if self.has_begun:
+            self.strategy.finished()
 
     def finish(self) -> None:
         """Gives every rank the model to evaluate. Collective; see DistributedOptimizer.finish."""
-        self._guarded(self._finish)
+        if self.has_begun:
+            self.strategy.settle()
+        # How often this rank has met the others since the last finish.
+        met = self._reduced_steps + self.job.rounds - self._rounds_before
+        rows = self.job.gather([met, self._local_steps, self.steps, int(self.has_begun)])
+        newest = max(row[0] for row in rows)
+        if any(row[3] for row in rows) and not self.has_begun:
+            self._begin()
+        self.job.is_behind = met < newest
+        if any(row[0] < newest for row in rows):
+            self._catch_up([row[0] for row in rows].index(newest))
+        if self.has_begun:
+            if any(row[1] for row in rows if row[0] == newest):
+                self.strategy.finish()
+            self.job.restore()
+            self.strategy.finished()
+        elif self.job.buffers.tensors:
+            self.job.average([], "finish")
+        self.job.is_behind = False
+        self.steps = max(row[2] for row in rows)
+        self._local_steps = self._reduced_steps = 0
+        self._rounds_before = self.job.rounds
+        self._joins = join_count()
+        self.is_local = self.strategy.before_step(self.steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, anchors and momenta; all but the counts are equal on all ranks."""
@@ -127,14 +167,8 @@ class StrategyRun:
             self.begin_anew()
             return
         if state["strategy"].partition("(")[0] != self._name:
-            self.is_foreign = True
-            self.begin_anew()
-            warnings.warn(
-                f"the optimizer's state was saved by {state['strategy']} and is loaded into "
-                f"{self.strategy.describe()}, which keeps neither anchors nor momenta of it; it "
-                "starts from the present parameters",
-                stacklevel=3,
-            )
+            self.begin_after_another()
+            warn_of_another(state["strategy"], self.strategy.describe(), stacklevel=5)
             return
         if not self.has_begun:
             self._begin()
@@ -173,6 +207,11 @@ class StrategyRun:
         self.has_begun = False
         self._local_steps = self.job.samples = 0
 
+    def begin_after_another(self) -> None:
+        """The same, since another strategy has saved the state."""
+        self.is_foreign = True
+        self.begin_anew()
+
     def drop_local_steps(self) -> None:
         """Forgets the steps since the last round: parameters become the anchors."""
         if self.has_begun:
@@ -187,7 +226,8 @@ class StrategyRun:
 
     def choice(self) -> str:
         """The strategy, for mydist.explain()."""
-        return self.strategy.describe()
+        text = self.strategy.describe()
+        return f"{self.pattern!r}: {text}" if self.pattern else text
 
     def reason(self) -> str:
         """How far it is, for mydist.explain()."""
@@ -206,32 +246,6 @@ class StrategyRun:
         self.strategy.begin(self.job)
         self.has_begun = True
 
-    def _finish(self) -> None:
-        if self.has_begun:
-            self.strategy.settle()
-        # How often this rank has met the others since the last finish.
-        met = self._reduced_steps + self.job.rounds - self._rounds_before
-        rows = self.job.gather([met, self._local_steps, self.steps, int(self.has_begun)])
-        newest = max(row[0] for row in rows)
-        if any(row[3] for row in rows) and not self.has_begun:
-            self._begin()
-        self.job.is_behind = met < newest
-        if any(row[0] < newest for row in rows):
-            self._catch_up([row[0] for row in rows].index(newest))
-        if self.has_begun:
-            if any(row[1] for row in rows if row[0] == newest):
-                self.strategy.finish()
-            self.job.restore()
-            self.strategy.finished()
-        elif self.job.buffers.tensors:
-            self.job.average([], "finish")
-        self.job.is_behind = False
-        self.steps = max(row[2] for row in rows)
-        self._local_steps = self._reduced_steps = 0
-        self._rounds_before = self.job.rounds
-        self._joins = join_count()
-        self.is_local = self.strategy.before_step(self.steps)
-
     def _catch_up(self, root: int) -> None:
         """Ranks that lack rounds or steps get what the rank `root` has."""
         # Averages of the others count in the mean; counters are those of one rank anyway.
@@ -244,14 +258,3 @@ class StrategyRun:
         if self.job.is_behind:
             self.strategy.load_state_dict(own)
             self.job.restore()
-
-    def _guarded(self, call: Callable[[], None]) -> None:
-        """Puts the parameters back to the anchors when the call fails."""
-        try:
-            call()
-        except BaseException:
-            self.job.is_behind = False
-            self.job.restore()
-            if self.has_begun:
-                self.strategy.finished()
-            raise

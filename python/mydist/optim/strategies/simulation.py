@@ -16,7 +16,7 @@ without processes, networks or waiting:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from math import inf
 from typing import Any, NamedTuple, TypeVar
@@ -26,13 +26,13 @@ import torch
 from ...ps.consistency import Consistency
 from ...ps.rules import Rule
 from ..consistency import ConsistencyCheck
-from ..distributed_steps import Distribution
-from ..gradient_names import GradientNames, parameters_of
+from ..distribution import Distribution, make_shares
+from ..gradient_names import GradientNames
 from ..gradient_path import SoloPath
+from ..optimizer_arguments import checked_strategies
 from ..wrapping import wrap
 from .job import Await, JobTable, StrategyJob
 from .part import Tensors
-from .run import StrategyRun
 from .simulated_table import SimulatedTable, local_table
 from .steps import StrategySteps
 from .strategy import Strategy, check_number, check_period
@@ -192,15 +192,23 @@ class SimulatedWorker:
     def optimizer(
         self,
         optimizer: torch.optim.Optimizer,
-        communication: Strategy,
+        communication: Strategy | Mapping[str, Strategy],
         named_buffers: Sequence[tuple[str, torch.Tensor]] = (),
     ) -> Any:
-        """As DistributedOptimizer(optimizer, communication=…), among the simulated workers."""
-        job = SimulatedJob(self, [buffer for _, buffer in named_buffers])
-        run = StrategyRun(communication, job)
-        path: Any = SimulatedPath(self)
-        never = ConsistencyCheck(-1)
-        distribution = Distribution(path, GradientNames(optimizer, None), never, run)
+        """As DistributedOptimizer(optimizer, communication=…), among the simulated workers.
+
+        Names of parameters are those that the optimizer was made with.
+        """
+        names = GradientNames(optimizer, None)
+        path: Any = SimulatedPath
+        shares = make_shares(
+            checked_strategies(communication),
+            list(names.of(optimizer)),
+            named_buffers,
+            lambda buffers, _: SimulatedJob(self, buffers),
+            lambda run, _: path(self),
+        )
+        distribution = Distribution(shares, names, ConsistencyCheck(-1))
         return wrap(optimizer, StrategySteps, distribution, [])
 
     def meet(self, call: str, value: Any, fold: _Fold, since: float | None = None) -> Any:
@@ -348,7 +356,7 @@ class SimulatedJob(StrategyJob):
 
     def copy_training(self, root: int) -> None:
         """See StrategyJob."""
-        self.broadcast(parameters_of(self.optimizer), root)
+        self.broadcast(self.parameters, root)
 
 
 def _sums(values: list[Tensors]) -> Tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,43 @@ import torch
 
 from ..distributed_steps import DistributedSteps
 from ..gradient_names import parameters_of
-from ..gradient_path import densify
 from ..optimizer_arguments import check_closure
+
+
+class HiddenGradients:
+    """Those of parameters that the wrapped optimizer must leave alone while it takes its step.
+
+    torch changes nothing of a parameter without a gradient, whatever its momentum and decay.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._gradients: list[torch.Tensor | None] = []
+
+    def hide(self) -> None:
+        """The parameters have none from now on."""
+        self._gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def show(self) -> None:
+        """Puts them back."""
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=False):
+            parameter.grad = gradient
+        self._gradients = []
+
+    def after(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        """The closure, which sees all gradients, and hides them at its end."""
+        if closure is None:
+            return None
+
+        def hiding_closure() -> Any:
+            self.show()
+            loss = closure()
+            self.hide()
+            return loss
+
+        return hiding_closure
 
 
 class StrategySteps(DistributedSteps):
@@ -30,21 +65,20 @@ class StrategySteps(DistributedSteps):
             MydistError: a round failed; the parameters are those of the last round.
         """
         check_closure(closure)
-        run = self._distribution.run
-        if run.is_local:
-            self._distribution.check(self)
-        run.before_step()
-        if not run.is_local:
+        distribution = self._distribution
+        if distribution.has_local:
+            distribution.check()
+        distribution.before_step()
+        if not distribution.is_local:
             return super().step(closure, **kwargs)
-        self._densify_if_asked()
-        run.job.has_overflow = self._has_overflow()
-        if run.job.has_overflow:
-            self._distribution.end_step()
+        has_overflow = self._has_overflow()
+        for run in distribution.runs:
+            run.job.has_overflow = has_overflow
+        if has_overflow:
+            distribution.end_step()
             return None
-        if not run.strategy.takes_inner_steps:
-            return self._leave_gradients(self._densifying(closure))
-        with self._local():
-            return super().step(self._densifying(closure), **kwargs)
+        with self._without_scaling():
+            return super().step(closure, **kwargs)
 
     step.hooked = True  # type: ignore[attr-defined]  # as in DistributedSteps
 
@@ -54,7 +88,7 @@ class StrategySteps(DistributedSteps):
         Anchors and momenta of the strategy are equal on all ranks; the rest is this rank's.
         """
         state = super().state_dict()
-        return {**state, "communication": self._distribution.run.state_dict()}
+        return {**state, "communication": self._distribution.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes what `state_dict` gave; parameters are not in it and stay as they are.
@@ -65,29 +99,28 @@ class StrategySteps(DistributedSteps):
             ValueError: the state belongs to other parameters, or gradients are being reduced, that
                 is between backward and step().
         """
-        if pending := self._distribution.path.pending():
+        if pending := self._distribution.pending():
             raise ValueError(
                 f"load_state_dict() was called after backward() and before step(), while the "
                 f"gradient of '{pending[0]}' is being reduced; call it after step()"
             )
         super().load_state_dict(dict(state_dict))
         if "communication" in state_dict:
-            self._distribution.run.load_state_dict(state_dict["communication"])
-            self._distribution.follow()
+            self._distribution.load_state_dict(state_dict["communication"])
         else:
-            self._distribution.run.begin_anew()
+            self._distribution.begin_anew()
 
     def rank_state_dict(self) -> dict[str, Any]:
         """What differs between ranks: parameters, buffers, state of the optimizer, counts.
 
         `Checkpoint` saves it for every rank.
         """
-        run = self._distribution.run
+        distribution = self._distribution
         return {
             "parameters": [parameter.detach().clone() for parameter in parameters_of(self)],
-            "buffers": [buffer.detach().clone() for buffer in run.job.buffers.tensors],
+            "buffers": [buffer.detach().clone() for buffer in distribution.buffers()],
             "optimizer": super().state_dict(),
-            "counts": run.counts(),
+            "counts": distribution.counts(),
         }
 
     def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> bool:
@@ -98,74 +131,58 @@ class StrategySteps(DistributedSteps):
 
         Returns whether steps of the ranks may be lost; none are before the first local step.
         """
-        run = self._distribution.run
-        if state is None or run.is_foreign:
-            run.drop_local_steps()
-            return run.has_begun or run.is_foreign
+        distribution = self._distribution
+        if state is None or any(run.is_foreign for run in distribution.runs):
+            return distribution.drop_local_steps()
         with torch.no_grad():
             for parameter, value in zip(parameters_of(self), state["parameters"], strict=True):
                 parameter.copy_(value)
-        run.job.buffers.write(state["buffers"])
+            for buffer, value in zip(distribution.buffers(), state["buffers"], strict=False):
+                buffer.copy_(value)
         super().load_state_dict(state["optimizer"])
-        run.load_counts(state["counts"])
-        self._distribution.follow()
+        distribution.load_counts(state["counts"])
         return False
 
     def synchronize(self) -> None:
         """Reduces the gradients; those of a local step stay as they are, or become dense."""
-        if self._distribution.run.is_local:
-            self._densify_if_asked()
+        if self._distribution.is_local:
+            self._distribution.synchronize()
         else:
             super().synchronize()
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters. Raises ValueError once the first local step has made anchors."""
-        if self._distribution.run.has_begun:
-            raise ValueError(
-                "add_param_group: the strategy has anchors for the present parameters; call "
-                "finish(), add the parameters to the optimizer, and wrap it again"
-            )
-        super().add_param_group(param_group)
-
     def _synchronize_if_needed(self) -> None:
-        if self._distribution.run.is_local:
-            self._densify_if_asked()
+        if self._distribution.is_local:
+            self._distribution.synchronize()
         else:
             super()._synchronize_if_needed()
+
+    def _before_unscaling(self) -> None:
+        super()._before_unscaling()
+        self._distribution.agree_on_overflow()
+
+    def _inner_step(self, closure: Callable[[], Any] | None, kwargs: dict[str, Any]) -> Any:
+        served = self._distribution.served()
+        if not served:
+            return super()._inner_step(closure, kwargs)
+        hidden = HiddenGradients(served)
+        if closure is None:
+            hidden.hide()
+        try:
+            return super()._inner_step(hidden.after(closure), kwargs)
+        finally:
+            hidden.show()
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # True makes GradScaler call step() after an overflow, too, so that the step counts.
-        return self._distribution.run.is_local or super()._step_supports_amp_scaling
+        if self._distribution.is_local:
+            return True
+        # A fused optimizer would look for overflow after ranks have agreed about it.
+        return super()._step_supports_amp_scaling and not self._distribution.has_local
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, value: bool) -> None:
         self.__dict__["_step_supports_amp_scaling"] = value
-
-    def _densify_if_asked(self) -> None:
-        if self._distribution.densifies:
-            for parameter in parameters_of(self):
-                densify(parameter)
-
-    def _densifying(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
-        if closure is None or not self._distribution.densifies:
-            return closure
-
-        def densified_closure() -> Any:
-            loss = closure()
-            self._densify_if_asked()
-            return loss
-
-        return densified_closure
-
-    def _leave_gradients(self, closure: Callable[[], Any] | None) -> Any:
-        """A step in which the wrapped optimizer takes none."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._distribution.end_step()
-        return loss
 
     def _has_overflow(self) -> bool:
         """Unscales gradients as GradScaler would. Whether it has found one that is not finite."""
@@ -180,23 +197,18 @@ class StrategySteps(DistributedSteps):
         return False
 
     @contextmanager
-    def _local(self) -> Iterator[None]:
-        """Within this context DistributedSteps.step() is the step of the wrapped optimizer."""
-        distribution = self._distribution
-        previous, distribution.skip = distribution.skip, True
+    def _without_scaling(self) -> Iterator[None]:
+        """Within this context the optimizer has nothing of what GradScaler has put on it."""
+        scaling: dict[str, Any] = {}
         # torch's optimizers refuse what only their fused forms can use.
-        scaling = {} if self._unscales_itself() else self._take_scaling()
+        if not self._unscales_itself():
+            names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
+            scaling = {name: self.__dict__.pop(name) for name in names}
         try:
             yield
         finally:
-            distribution.skip = previous
             self.__dict__.update(scaling)
 
-    def _take_scaling(self) -> dict[str, Any]:
-        """Removes what GradScaler has put on the optimizer, and returns it."""
-        names = [name for name in ("grad_scale", "found_inf") if name in self.__dict__]
-        return {name: self.__dict__.pop(name) for name in names}
-
     def _unscales_itself(self) -> bool:
-        steps = self._distribution.run.strategy.takes_inner_steps
-        return steps and bool(self.__dict__.get("_step_supports_amp_scaling"))
+        is_able = bool(self.__dict__.get("_step_supports_amp_scaling"))
+        return is_able and not self._distribution.served()
