@@ -102,9 +102,11 @@ std::vector<BackendReport> ReportBackends(const Folders& nccl_folders) {
 }
 
 BackendReport ReportParameterServer() {
-  return ReportOn("ps", build_config::kPsBuilt, build_config::kPsReason, [] {
-    return std::string("parameter server, Asio ") + build_config::kAsioVersion;
-  });
+  return ReportOn(
+      "ps", build_config::kPsBuilt, build_config::kPsReason, []() -> Result<std::string> {
+        MYDIST_RETURN_IF_ERROR(PluginFunction("ps", "", "mydist_plugin_version").status());
+        return std::string("parameter server, Asio ") + build_config::kAsioVersion;
+      });
 }
 
 Result<int> FindNcclVersion(const Folders& nccl_folders) {

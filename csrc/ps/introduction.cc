@@ -1,5 +1,7 @@
 #include "ps/introduction.h"
 
+#include "base/plugin_version.h"
+
 namespace mydist::ps {
 namespace {
 
@@ -18,3 +20,5 @@ Failure FailureOf(const Introduction& worker) {
 }
 
 }  // namespace mydist::ps
+
+MYDIST_PLUGIN_VERSION

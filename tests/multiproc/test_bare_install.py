@@ -81,9 +81,15 @@ def test_only_the_plugins_need_other_libraries() -> None:
 def test_the_report_says_what_is_there(bare: dict[str, str]) -> None:
     command = [sys.executable, "-m", "mydist.launcher", "--check-build"]
     output = run(command, timeout=60, env=bare).expect_success().output
-    lines = output.partition("torch:")[0].splitlines()
-    marks = {line.split("]")[1].split()[0]: "[x]" in line for line in lines if "]" in line}
-    assert marks == {"local": True, "mpi": False, "gloo": False, "nccl": False}
+    lines = output.partition("torch:")[0]
+    marks = {
+        line.split("]")[1].split()[0]: "[x]" in line for line in lines.splitlines() if "]" in line
+    }
+    assert marks == {"local": True, "mpi": False, "gloo": False, "nccl": False, "ps": False}
+    assert re.search(r"ps +backend 'ps' cannot be loaded: .*libmydist_ps.so", lines), lines
+    command = [sys.executable, "-c", "from mydist.ps.binding import load; load()"]
+    output = run(command, timeout=60, env=bare).output
+    assert "MydistError: the parameter server cannot be loaded: libmydist_ps.so: " in output
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from ..errors import MydistError
 
 
 def load() -> ModuleType:
-    """The module mydist._ps. Raises MydistError where mydist was built without it."""
+    """The module mydist._ps. Raises MydistError where it was not built or cannot be loaded."""
     try:
         from .. import _ps
     except ModuleNotFoundError:
@@ -16,5 +16,9 @@ def load() -> ModuleType:
             "this mydist was built without the parameter server; `mydistrun --check-build` says "
             "why. It needs standalone Asio and OpenSSL's libcrypto when it is built (Debian: "
             "apt-get install libasio-dev libssl-dev)"
+        ) from None
+    except ImportError as error:
+        raise MydistError(
+            f"the parameter server cannot be loaded: {error}. Install mydist again"
         ) from None
     return _ps
