@@ -20,6 +20,15 @@ endfunction()
 if(MYDIST_CORE_BUILT AND MYDIST_MPI_BUILT)
   mydist_plugin(mydist_mpi ${MYDIST_MPI_SOURCES})
   target_link_libraries(mydist_mpi PRIVATE MPI::MPI_CXX)
+
+  # Preloaded into mpirun, which is a C program: it must need nothing but libc.
+  add_library(mydist_mpirun SHARED csrc/transport/mpi/mpirun/loopback_only.cc)
+  target_compile_features(mydist_mpirun PRIVATE cxx_std_20)
+  target_compile_options(mydist_mpirun PRIVATE ${MYDIST_WARNINGS} -fno-exceptions -fno-rtti)
+  target_link_options(mydist_mpirun PRIVATE -Wl,--as-needed -Wl,--no-undefined)
+  set_target_properties(mydist_mpirun PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY "${MYDIST_PACKAGE_DIR}/lib")
+  install(TARGETS mydist_mpirun LIBRARY DESTINATION lib)
 endif()
 
 if(MYDIST_CORE_BUILT AND MYDIST_GLOO_BUILT)

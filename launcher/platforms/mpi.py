@@ -14,8 +14,10 @@ import shlex
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
+from mydist.launcher.check_build import library_path
 from mydist.launcher.children import Children
 from mydist.launcher.command import remote_command, resolve_command
 from mydist.launcher.dry_run import AT_START, variable_lines
@@ -46,6 +48,7 @@ _ABORTED = re.compile(
 )
 _IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly")
 _SHARED_MEMORY = "/dev/shm"
+_LOOPBACK = "oob_tcp_if_include"
 _MPIRUN = 0  # It is the one child of its group.
 _LOOK_S = 0.2  # How often to look whether mpirun has started a process.
 
@@ -118,8 +121,19 @@ def file_parameters(spec: JobSpec, folder: str, segments: str) -> dict[str, str]
         for component in ("btl_vader", "osc_sm", "osc_rdma"):
             found[f"{component}_backing_directory"] = segments
         if segments == AT_START or fits_in(segments, spec.num_proc):
-            found["btl"] = "^tcp"
-    return {**found, "oob_tcp_if_include": "lo"}
+            found["btl"] = "^tcp,ofi"  # libfabric may choose TCP.
+    return {**found, _LOOPBACK: "lo"}
+
+
+def preloaded(others: str) -> dict[str, str]:
+    """The variable that keeps mpirun's own ports on the loopback; Open MPI 4 has no setting for it.
+
+    The library takes itself out of the list, which has `others` in front; ranks do not load it.
+    """
+    library = str(library_path().with_name("libmydist_mpirun.so"))
+    if not os.path.exists(library) or set(library) & {":", " "}:  # They would cut the path.
+        return {}
+    return {"LD_PRELOAD": f"{others}:{library}" if others else library}
 
 
 def require_mpirun(environment: Mapping[str, str]) -> None:
@@ -236,6 +250,8 @@ class MpiPlatform:
         environment = self._launch.environment
         argv = mpirun_command(self._spec, environment, self._make_folders())
         env = {**environment_here(self._spec, environment), **variables}
+        if (_LOOPBACK, "lo") in pairwise(argv):
+            env = {**env, **preloaded(env.get("LD_PRELOAD", ""))}
         self._group.start([ChildCommand(_MPIRUN, "mpirun", argv, env, os.getcwd())])
         # A starter of other hosts, as ssh or a batch system's, may be no child of mpirun.
         if all(map(self._spec.is_local, self._hosts)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from mydist.launcher.platforms.mpi import (
     find_improper,
     mpirun_command,
     name_failures,
+    preloaded,
 )
 from mydist.launcher.platforms.mpi_output import TaggedStream
 
@@ -99,6 +101,20 @@ signal.pause()
 """
 
 
+def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses at which a process takes connections."""
+    files = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in files:  # It listens.
+                address = bytes.fromhex(fields[1].partition(":")[0])
+                words = [address[at : at + 4][::-1] for at in range(0, len(address), 4)]
+                found.append(ipaddress.ip_address(b"".join(words)))
+    return found
+
+
 @pytest.mark.parametrize("end", ["killed", "Ctrl-C twice"])
 def test_nothing_is_left_of_mpirun(mydistrun: Mydistrun, tmp_path: Path, end: str) -> None:
     mydistrun.env["TMPDIR"] = str(tmp_path / "tmp")
@@ -110,6 +126,8 @@ def test_nothing_is_left_of_mpirun(mydistrun: Mydistrun, tmp_path: Path, end: st
     segments = Path(command[command.index("btl_vader_backing_directory") + 1])
     assert len(list(segments.iterdir())) == 2
     assert len(list((tmp_path / "tmp").iterdir())) == 1
+    ports = [address for pid in (mpirun, *pids) for address in listening(pid)]
+    assert ports and all(address.is_loopback for address in ports), ports
     guards = [pid for pid in job.children() if pid != mpirun]
     if end == "killed":
         job.popen.kill()
@@ -131,9 +149,19 @@ def test_folders_of_the_user_and_of_other_hosts_are_left_alone() -> None:
     assert file_parameters(replace(here, hosts=(Host("far", 1),)), "/a", "/b") == {}
 
 
+@pytest.mark.parametrize("others", ["", "/lib/a.so:/lib/b.so"])
+def test_ranks_do_not_load_what_keeps_mpirun_on_the_loopback(
+    mydistrun: Mydistrun, others: str
+) -> None:
+    assert preloaded(others)["LD_PRELOAD"].startswith(others)
+    mydistrun.env["LD_PRELOAD"] = others
+    job = mydistrun.start("--mpi", "-np", "1", "sh", "-c", 'echo "has: <$LD_PRELOAD>"')
+    assert f"has: <{others}>".encode() in job.read_until(b"has: ")[0]
+
+
 def test_ranks_of_one_host_listen_on_no_port_where_they_share_memory() -> None:
     here = JobSpec(("true",), 2, (Host("localhost", 2),))
-    assert file_parameters(here, "/a", "/dev/shm")["btl"] == "^tcp"
+    assert file_parameters(here, "/a", "/dev/shm")["btl"] == "^tcp,ofi"
     assert "btl" not in file_parameters(here, "/a", "")
     assert "btl" not in file_parameters(replace(here, num_proc=1 << 30), "/a", "/dev/shm")
     own = replace(here, tunables={"OMPI_MCA_btl": "tcp,self"})

@@ -74,8 +74,10 @@ def test_only_the_plugins_need_other_libraries() -> None:
         foreign = ("mpi", "gloo", "open-pal", "open-rte")
         assert not [name for name in needed if any(word in name for word in foreign)], needed
     assert "libmydist.so" in needed_libraries(extension)
-    for plugin in package.glob("lib/libmydist_mpi*.so"):
+    for plugin in package.glob("lib/libmydist_mpi.so"):
         assert any("libmpi" in name for name in needed_libraries(plugin))
+    for preloaded in package.glob("lib/libmydist_mpirun.so"):  # Into a program written in C.
+        assert all(name.startswith(("libc.", "libgcc_s.")) for name in needed_libraries(preloaded))
 
 
 def test_the_report_says_what_is_there(bare: dict[str, str]) -> None:
