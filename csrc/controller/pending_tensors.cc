@@ -275,6 +275,10 @@ PendingTensors::Outcome PendingTensors::AddSlot(uint32_t slot, size_t lane, Time
 PendingTensors::Outcome PendingTensors::AddRequest(size_t lane, Readiness readiness,
                                                    TimePoint now) {
   const std::string name = readiness.name();
+  // What has only been refused needs no rank; others may never have made such a call.
+  const bool is_awaited = std::any_of(
+      readiness.variants.begin(), readiness.variants.end(),
+      [](const Variant& variant) { return variant.request.values != InputValues::kRefused; });
   if (!requests_.Add(lane, std::move(readiness))) return Outcome::kDuplicate;
   if (requests_.IsComplete(name)) {
     stalls_.Stop(requests_.Find(name)->wait);
@@ -282,7 +286,7 @@ PendingTensors::Outcome PendingTensors::AddRequest(size_t lane, Readiness readin
     return Outcome::kComplete;
   }
   PendingRequests::Entry& entry = requests_.Open(name);
-  if (entry.wait == 0) entry.wait = stalls_.Start(name, now, now);
+  if (entry.wait == 0 && is_awaited) entry.wait = stalls_.Start(name, now, now);
   Progress(name, lane);
   return Outcome::kWaiting;
 }

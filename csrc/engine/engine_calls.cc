@@ -76,6 +76,8 @@ Result<Handle> Engine::Submit(std::vector<Submission> tensors, Pace pace) {
     if (tensor.request.op == OpKind::kRemoveProcessSet) {
       MYDIST_RETURN_IF_ERROR(CheckUnused(tensor.request.process_set));
     }
+    // What tells of a refusal is no tensor: it holds up neither its name nor its set.
+    if (tensor.request.values == InputValues::kRefused) continue;
     keys.emplace_back(tensor.request.process_set, tensor.request.name);
   }
   if (on_gpu != nullptr) MYDIST_RETURN_IF_ERROR(process_sets_.Bind(*on_gpu));

@@ -126,6 +126,17 @@ Handle EnqueueBarrier(const std::string& name, int process_set) {
   return call.Enqueue();
 }
 
+// Other ranks may wait for a call that this one has refused. Nobody here waits for the answer.
+void TellRefusal(const std::string& name, const std::string& group, int process_set,
+                 const std::vector<int32_t>& ends) {
+  const OpKind op = ends.empty() ? OpKind::kBarrier : OpKind::kSendReceive;
+  CollectiveCall call({.op = op, .group = group, .process_set = process_set}, 1);
+  Request& request = call.AddSignal(name).request;
+  request.ranks = ends;
+  request.values = InputValues::kRefused;
+  process::Release(call.Enqueue());
+}
+
 // The collectives in which ranks play different parts.
 
 bool IsThisRank(int rank) {
@@ -217,6 +228,8 @@ void BindCollectives(py::module_& module) {
                    arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
                    arg("process_set"));
   DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
+  module.def("tell_refusal", &TellRefusal, arg("name"), arg("group"), arg("process_set"),
+             arg("ends"));
   DefineCollective(module, "reduce", &EnqueueReduce, arg("input"), arg("output").none(true),
                    arg("root_rank"), arg("name"), arg("reduce_op"), arg("prescale_factor"),
                    arg("postscale_factor"), arg("process_set"));

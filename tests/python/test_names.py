@@ -1,4 +1,4 @@
-"""Automatic names: calls that other ranks hear of use up a number, and no others do."""
+"""Automatic names: each call without a name uses up a number, also one that is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mydist as md
-from mydist.job.names import resolve_kept_name, resolve_name, restart_names, submit
+from mydist.job.names import resolve_name, restart_names, submit, with_kept_name
 
 pytestmark = pytest.mark.usefixtures("job")
 
@@ -18,22 +18,35 @@ def numbers_from_one() -> None:
     restart_names()
 
 
-def test_a_name_that_is_kept_has_not_the_form_of_a_call() -> None:
-    assert [resolve_kept_name("layer") for _ in range(2)] == ["layer.object.1", "layer.object.2"]
+def test_an_object_keeps_the_name_of_its_first_call() -> None:
+    for number in (1, 2):
+        with pytest.raises(ValueError, match="refused"):
+            with_kept_name("layer", 0, refuse_call, ValueError("refused"))
+        made = with_kept_name("layer", 0, lambda name: name.upper())
+        assert made == (f"layer.object.{number}", f"LAYER.OBJECT.{number}")
+    with pytest.raises(md.MismatchError):
+        with_kept_name("layer", 0, refuse_call, md.MismatchError("the ranks have compared"))
+    assert with_kept_name("layer", 0, len)[0] == "layer.object.4"
     restart_names()
-    assert resolve_kept_name("layer") == "layer.object.1"
+    assert with_kept_name("layer", 0, len)[0] == "layer.object.1"
 
 
-def test_a_refused_call_gives_its_number_back() -> None:
+def refuse_call(error: Exception, name: str) -> None:
+    raise error
+
+
+def test_a_refused_call_uses_up_its_number() -> None:
     refused = torch.ones(2).to(torch.uint16)
-    for _ in range(2):
-        with pytest.raises(TypeError, match="uint16"):
+    for number in (1, 2):
+        with pytest.raises(TypeError, match=rf"allreduce\.noname\.{number}': dtype uint16"):
             md.allreduce(refused)
-    assert resolve_name("allreduce", None) == "allreduce.noname.1"
-    with pytest.raises(TypeError, match=r"allreduce\.noname\.2"):
-        md.allreduce_(refused)
+    with pytest.raises(TypeError, match="got list"):
+        md.allreduce([1.0])  # type: ignore[arg-type]
+    assert resolve_name("allreduce", None) == "allreduce.noname.4"
     md.allreduce(torch.ones(2))
-    assert resolve_name("allreduce", None) == "allreduce.noname.3"
+    with pytest.raises(ValueError, match="root_rank"):
+        md.broadcast_object(1, root_rank=99)
+    assert resolve_name("broadcast_object", None) == "broadcast_object.noname.2"
 
 
 class Compressor(md.Compressor):
@@ -55,15 +68,15 @@ class Compressor(md.Compressor):
 
 
 @pytest.mark.parametrize("form", ["allreduce", "allreduce_async", "allreduce_", "reducescatter"])
-@pytest.mark.parametrize(("half", "used"), [("none", 0), ("compress", 0), ("decompress", 1)])
-def test_a_compressor_that_fails_first_uses_up_no_number(form: str, half: str, used: int) -> None:
+@pytest.mark.parametrize("half", ["none", "compress", "decompress"])
+def test_a_compressor_that_fails_uses_up_a_number(form: str, half: str) -> None:
     compression: Any = None if half == "none" else Compressor(half)
     for _ in range(2):
         with pytest.raises((TypeError, RuntimeError), match=f"no {half}|expected a Compressor"):
             result = getattr(md, form)(torch.ones(2), compression=compression)
             md.synchronize(result)
     call = form.rstrip("_").removesuffix("_async")
-    assert resolve_name(call, None) == f"{call}.noname.{2 * used + 1}"
+    assert resolve_name(call, None) == f"{call}.noname.3"
 
 
 def refuse(error: Exception) -> None:
@@ -74,14 +87,6 @@ def test_a_call_that_failed_on_all_ranks_keeps_it() -> None:
     with pytest.raises(md.MismatchError):
         submit(resolve_name("allgather", None), refuse, md.MismatchError("the ranks have compared"))
     assert resolve_name("allgather", None) == "allgather.noname.2"
-
-
-def test_the_smallest_number_comes_back_first() -> None:
-    names = [resolve_name("gather", None) for _ in range(3)]
-    for name in (names[0], names[2], names[1]):
-        with pytest.raises(ValueError, match="refused"):
-            submit(name, refuse, ValueError("refused"))
-    assert [resolve_name("gather", None) for _ in range(4)] == [*names, "gather.noname.4"]
 
 
 def test_names_of_the_user_are_left_alone() -> None:

@@ -194,7 +194,7 @@ def test_nothing_leaves_a_gpu_and_nobody_waits_for_it(
         batch = torch.empty(4, 3, 5, dtype=dtype, device="cuda")
         weight, bias = torch.empty(3, device="cuda"), torch.empty(3, device="cuda")
         with StaysOnTheGpu():
-            statistics = batch_statistics.gather_statistics(batch, "layer", md.global_process_set)
+            statistics = batch_statistics.gather_statistics(batch, md.global_process_set, "layer")
             layer._track(statistics)
             output = function.forward(
                 ctx, batch, weight, bias, statistics, 1e-5, "layer", md.global_process_set

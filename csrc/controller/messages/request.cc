@@ -131,6 +131,7 @@ std::string RequestPropertyText(RequestProperty property, const Request& request
       return RanksText(request);
     case RequestProperty::kValues:
       if (request.values == InputValues::kAccepted) return "finite";
+      if (request.values == InputValues::kRefused) return "refused";
       return request.values == InputValues::kNan ? "NaN" : "infinite";
   }
   return "?";

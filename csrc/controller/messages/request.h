@@ -16,10 +16,10 @@ namespace mydist {
 
 inline constexpr int32_t kCpuDevice = -1;
 
-// What MYDIST_CHECK_FINITE has found in the input of a rank. All but kAccepted fail the tensor on
-// every rank.
-enum class InputValues : uint8_t { kAccepted, kNan, kInfinite };
-inline constexpr int kInputValuesCount = 3;
+// What MYDIST_CHECK_FINITE has found in the input of a rank; or this rank has refused the call, and
+// tells those that wait for it. All but kAccepted fail the tensor on every rank.
+enum class InputValues : uint8_t { kAccepted, kNan, kInfinite, kRefused };
+inline constexpr int kInputValuesCount = 4;
 
 struct MYDIST_EXPORT Request {
   std::string name;  // Unique among the tensors in flight of its process set.

@@ -224,6 +224,23 @@ std::vector<int32_t> RanksNotAccepted(const Readiness& readiness) {
 
 namespace {
 
+// A rank that has refused a call knows neither its tensors nor what the others disagree on.
+std::string RefusedText(const Readiness& readiness, const std::vector<std::string>& hosts) {
+  std::string text = "tensor '" + readiness.name() + "': a rank has refused its call:";
+  for (const Variant& variant : readiness.variants) {
+    if (variant.request.values != InputValues::kRefused) continue;
+    text += Row(variant, {RequestProperty::kValues}, hosts);
+  }
+  return text + "\nThe exception there says why. Make the same calls in one order on every rank.";
+}
+
+bool IsRefused(const Readiness& readiness) {
+  const auto is_refused = [](const Variant& variant) {
+    return variant.request.values == InputValues::kRefused;
+  };
+  return std::any_of(readiness.variants.begin(), readiness.variants.end(), is_refused);
+}
+
 // The other ranks, and what else they disagree on, would hide where the number comes from.
 std::string NotFiniteText(const Readiness& readiness, const std::vector<std::string>& hosts) {
   std::string text = "tensor '" + readiness.name() + "': the input of this " +
@@ -239,6 +256,7 @@ std::string NotFiniteText(const Readiness& readiness, const std::vector<std::str
 }  // namespace
 
 std::string MismatchText(const Readiness& readiness, const std::vector<std::string>& hosts) {
+  if (IsRefused(readiness)) return RefusedText(readiness, hosts);
   if (!RanksNotAccepted(readiness).empty()) return NotFiniteText(readiness, hosts);
   const std::vector<RequestProperty> differing = Differing(readiness);
   const std::string properties = Enumerate(differing);

@@ -55,6 +55,14 @@ def check_process_set(call: str, process_set: object) -> int:
     raise wrong_type(f"{call}: process_set", process_set, expected)
 
 
+def set_number(process_set: object) -> int | None:
+    """The number of the set; None when it is none, or this rank is not in it."""
+    try:
+        return check_process_set("", process_set)
+    except (TypeError, ValueError):
+        return None
+
+
 def _check_member(call: str, process_set: ProcessSet) -> int:
     own = topology.rank()
     if process_set._current() is None:

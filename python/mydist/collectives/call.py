@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 
 from .. import _C
-from ..job.names import resolve_name, submit
+from ..job.names import note_refusal, resolve_name, submit
 from ..job.process_set import ProcessSet
 from ..reduce_op import Average
 from .arguments import (
@@ -29,6 +29,7 @@ from .arguments import (
     check_tensors,
     refuse_in_place_on_gradient,
     resolve_reduction,
+    set_number,
 )
 from .compression import (
     Compression,
@@ -142,6 +143,31 @@ class Call:
     ) -> None:
         """All but the name of the public function is the user's. Raises TypeError or ValueError."""
         self.collective, stem, is_group, self.in_place = _FORMS[function]
+        try:
+            self._check(function, stem, is_group, tensors, scaling, splits, root_rank)
+            self.process_set, self.set_id = process_set, check_process_set(function, process_set)
+        except Exception as error:
+            note_refusal(error, stem, name, set_number(process_set))
+            raise
+        self.compression = compression
+        self.name = resolve_name(stem, name, self.set_id)
+        if not is_group:
+            self.names = [self.name]
+        else:
+            self.group = self.name
+            plain = str(self.name)  # An automatic name is a subclass, which is formatted slowly.
+            self.names = [f"{plain}.{i}" for i in range(len(self.tensors))]
+
+    def _check(
+        self,
+        function: str,
+        stem: str,
+        is_group: bool,
+        tensors: object,
+        scaling: Scaling | None,
+        splits: object,
+        root_rank: object,
+    ) -> None:
         if scaling is not None:
             self.reduction = resolve_reduction(function, *scaling)
         self.tensors = (
@@ -153,15 +179,6 @@ class Call:
             self.root = check_int(function, "root_rank", root_rank)
         if self.in_place:
             refuse_in_place_on_gradient(function, self.tensors, stem)
-        self.process_set, self.set_id = process_set, check_process_set(function, process_set)
-        self.compression = compression
-        self.name = resolve_name(stem, name, self.set_id)
-        if not is_group:
-            self.names = [self.name]
-        else:
-            self.group = self.name
-            plain = str(self.name)  # An automatic name is a subclass, which is formatted slowly.
-            self.names = [f"{plain}.{i}" for i in range(len(self.tensors))]
 
     def run(self) -> Tensors:
         """Waits for the outputs. Autograd records them if it has to, but not in place."""

@@ -22,11 +22,12 @@ import torch
 
 from ..errors import MydistError
 from ..job.error_text import text_of
+from ..job.names import note_refusal, part_name, resolve_name
 from ..job.pickling import dumps
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank, size
 from ..reduce_op import Max
-from .arguments import check_int, check_process_set
+from .arguments import check_int, check_process_set, set_number
 from .moves import allgather, broadcast_
 from .reductions import allreduce
 
@@ -78,8 +79,14 @@ def broadcast_object(
         MydistError: the root could not pickle its object (the root raises pickle's own error); a
             rank could not rebuild the object (on every rank); or the job failed, see mydist.errors.
     """
-    call = _Call("broadcast_object", name or "broadcast_object.noname", process_set)
-    _check_root(check_int("broadcast_object", "root_rank", root_rank), process_set)
+    function = "broadcast_object"
+    try:
+        _check_root(check_int(function, "root_rank", root_rank), process_set)
+        set_id = check_process_set(function, process_set)
+    except Exception as error:
+        note_refusal(error, function, name or None, set_number(process_set))
+        raise
+    call = _Call(function, resolve_name(function, name or None, set_id), process_set)
     is_root = rank() == root_rank
     for by_value in (False, True):  # Again only where some rank has not what the names stand for.
         parcel, failure = _pack(obj, by_value) if is_root else (None, None)
@@ -112,8 +119,10 @@ def allgather_object(
             rank itself raises pickle's own error. Or a rank could not rebuild an object, on every
             rank. Or the job failed; see mydist.errors.
     """
-    call = _Call("allgather_object", name or "allgather_object.noname", process_set)
-    check_process_set("allgather_object", process_set)
+    set_id = check_process_set("allgather_object", process_set)
+    call = _Call(
+        "allgather_object", resolve_name("allgather_object", name or None, set_id), process_set
+    )
     for by_value in (False, True):  # As in broadcast_object().
         parcel, failure = _pack(obj, by_value)
         parcels = _gather(parcel, call)
@@ -154,7 +163,8 @@ def _unpack(parcels: Sequence[_Parcel]) -> tuple[list[Any], dict[int, str]]:
     for parcel in parcels:
         try:
             objects.append(pickle.loads(parcel.data))
-        except Exception as error:  # pickle calls code of the object, which may raise anything
+        # pickle calls code of the object, which may raise anything; the other ranks wait for us.
+        except (Exception, SystemExit) as error:
             reasons[parcel.sender] = text_of(error)
     return objects, reasons
 
@@ -163,12 +173,12 @@ def _broadcast(parcel: _Parcel | None, root_rank: int, call: _Call) -> _Parcel:
     """The root's parcel on every rank; None elsewhere."""
     numbers = [0, 0] if parcel is None else [len(parcel.data), parcel.failed]
     header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-    broadcast_(header, root_rank, name=f"{call.name}.size", process_set=call.process_set)
+    broadcast_(header, root_rank, name=part_name(call.name, "size"), process_set=call.process_set)
     if parcel is not None:
         data = _to_tensor(parcel.data)
     else:
         data = torch.empty(int(header[0]), dtype=torch.uint8, device="cpu")
-    broadcast_(data, root_rank, name=f"{call.name}.bytes", process_set=call.process_set)
+    broadcast_(data, root_rank, name=part_name(call.name, "bytes"), process_set=call.process_set)
     return parcel or _Parcel(root_rank, _to_bytes(data), bool(header[1]))
 
 
@@ -176,9 +186,9 @@ def _gather(parcel: _Parcel, call: _Call) -> list[_Parcel]:
     """The parcels of all ranks that have not joined, in rank order."""
     numbers = [[len(parcel.data), parcel.failed, parcel.sender]]
     header = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-    headers = allgather(header, name=f"{call.name}.sizes", process_set=call.process_set)
+    headers = allgather(header, name=part_name(call.name, "sizes"), process_set=call.process_set)
     data = allgather(
-        _to_tensor(parcel.data), name=f"{call.name}.bytes", process_set=call.process_set
+        _to_tensor(parcel.data), name=part_name(call.name, "bytes"), process_set=call.process_set
     )
     parts = torch.split(data, headers[:, 0].tolist())
     return [
@@ -190,7 +200,7 @@ def _gather(parcel: _Parcel, call: _Call) -> list[_Parcel]:
 def _any_rank(mine: bool, call: _Call) -> bool:
     """Whether it is so on any rank."""
     flag = torch.tensor([mine], dtype=torch.int32, device="cpu")
-    name = f"{call.name}.outcome"
+    name = part_name(call.name, "outcome")
     return bool(allreduce(flag, name=name, op=Max, process_set=call.process_set))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from .. import _C
 from ..job import topology
-from ..job.names import resolve_name, submit
+from ..job.names import AutomaticName, resolve_name, submit
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import (
     check_int,
@@ -138,6 +138,8 @@ def _transfer(
     route = f"{source}->{destination}"
     if name is None:
         full_name = resolve_name(f"send {route}", None, set_id)
+        assert isinstance(full_name, AutomaticName)
+        full_name.ends = (source, destination)
     else:
         full_name = f"{resolve_name(call, name)} {route}"
     return submit(full_name, function, checked, source, destination, full_name, set_id)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from .. import _C
 from ..errors import MydistError
 from . import topology
 from .error_text import wrong_type
@@ -13,50 +15,77 @@ from .error_text import wrong_type
 Answer = TypeVar("Answer")
 
 
-class _Numbers:
-    """1, 2, 3 and so on, but first those that were given back, the smallest first."""
-
-    def __init__(self) -> None:
-        self._unused = itertools.count(1)
-        self._returned: list[int] = []
-
-    def take(self) -> int:
-        """The next number; no two threads get the same."""
-        try:
-            return self._returned.pop() if self._returned else next(self._unused)
-        except IndexError:  # another thread was faster
-            return next(self._unused)
-
-    def give_back(self, number: int) -> None:
-        """For one that the other ranks are going to use, too."""
-        self._returned.append(number)
-        self._returned.sort(reverse=True)
-
-
 class AutomaticName(str):
-    """Knows the number in it."""
+    """Knows what it was made for."""
 
-    numbers: _Numbers
-    number: int
+    call: str
+    process_set: int
+    ends: Sequence[int] = ()  # Of a message between two ranks.
 
 
-_counters: dict[tuple[int, str], _Numbers] = {}
+_counters: dict[tuple[int, str], Iterator[int]] = {}
+_kept: dict[tuple[int, str], int] = {}  # How many names objects have.
+# Of calls that send their parts one by one: the first part.
+_FIRST_PARTS = {"broadcast_object": "size", "allgather_object": "sizes"}
 
 
 def submit(name: str, call: Callable[..., Answer], *arguments: Any) -> Answer:
     """Makes a call that has this name, with these arguments.
 
-    A call that is refused has not been heard of by any other rank. Its number, if the name is
-    automatic, is that of this rank's next call then. Every exception is a refusal but MydistError,
-    which comes after the ranks have met, and what a signal handler raises while the call waits.
+    A call that is refused here is over for the other ranks, too: where the name is automatic, they
+    get a MismatchError that names this rank. Else their next calls would meet other ones of this
+    rank, and give wrong numbers.
     """
     try:
         return call(*arguments)
     except Exception as error:
-        has_met = isinstance(error, MydistError) or hasattr(error, "_mydist_has_met")
-        if isinstance(name, AutomaticName) and not has_met:
-            name.numbers.give_back(name.number)
+        if isinstance(name, AutomaticName) and not _has_met(error):
+            _tell_refusal(name)
         raise
+
+
+def note_refusal(error: Exception, call: str, name: object, process_set: int | None) -> None:
+    """As `submit` for a call that is refused before it has a name; it uses up a number.
+
+    Args:
+        error: why.
+        call: of which function.
+        name: None for a call with an automatic name; of others the ranks that wait tell.
+        process_set: the number of the set of the call; None: this rank is in no such set.
+    """
+    is_known = name is None and process_set is not None and topology.is_initialized()
+    if is_known and not _has_met(error):
+        assert process_set is not None
+        _tell_refusal(_automatic(f"{call}.noname", (process_set, call)))
+
+
+def _has_met(error: Exception) -> bool:
+    """Whether it came after the ranks have met, or of a signal handler while the call waited."""
+    return isinstance(error, MydistError) or hasattr(error, "_mydist_has_met")
+
+
+def _tell_refusal(name: AutomaticName) -> None:
+    first, group = str(name), ""
+    if name.call.startswith("grouped_"):
+        first, group = f"{name}.0", str(name)
+    elif name.call == "sparse_allreduce":
+        first, group = f"{name}.indices", str(name)
+    elif name.call in _FIRST_PARTS:
+        first = part_name(name, _FIRST_PARTS[name.call])
+    _tell(first, group, name.process_set, name.ends)
+
+
+def _tell(name: str, group: str, process_set: int, ends: Sequence[int] = ()) -> None:
+    # A rank that is in no such set, or whose job is over, tells nobody.
+    with contextlib.suppress(ValueError, TypeError, MydistError):
+        _C.tell_refusal(name, group, process_set, ends)
+
+
+def part_name(name: str, part: str) -> str:
+    """What a part of a call is called. The number stays at the end, where the core looks for it."""
+    if isinstance(name, AutomaticName):
+        return name.replace(".noname.", f".{part}.noname.")
+    return f"{name}.{part}"
 
 
 def restart_names(process_set: int | None = None) -> None:
@@ -64,27 +93,40 @@ def restart_names(process_set: int | None = None) -> None:
 
     So ranks agree on them after every init(), and after a set's number has been given to another.
     """
-    for key in [key for key in _counters if process_set in (None, key[0])]:
-        del _counters[key]
+    numbers: tuple[dict[tuple[int, str], Any], ...] = (_counters, _kept)
+    for counted in numbers:
+        for key in [key for key in counted if process_set in (None, key[0])]:
+            del counted[key]
 
 
 def _automatic(stem: str, key: tuple[int, str]) -> AutomaticName:
     numbers = _counters.get(key)
     if numbers is None:
-        numbers = _counters.setdefault(key, _Numbers())
-    number = numbers.take()
-    name = AutomaticName(f"{stem}.{number}")
-    name.numbers, name.number = numbers, number
+        numbers = _counters.setdefault(key, itertools.count(1))
+    name = AutomaticName(f"{stem}.{next(numbers)}")
+    name.process_set, name.call = key
     return name
 
 
-def resolve_kept_name(kind: str, process_set: int = 0) -> str:
-    """A name for an object that keeps it, e.g. "sync_batch_norm.object.1".
+def with_kept_name(
+    kind: str, process_set: int, call: Callable[..., Answer], *arguments: Any
+) -> tuple[str, Answer]:
+    """Makes the first call of an object that keeps its name; gives the name and the answer.
 
-    Of another form than those of calls, which the core takes for the same but for their number:
-    two objects are not the same.
+    The call gets the arguments and the name, e.g. "sync_batch_norm.object.1". Of another form than
+    those of calls, which the core takes for the same but for their number: two objects are not the
+    same. A call that is refused leaves the name to the next object: no other rank has heard of it.
     """
-    return _automatic(f"{kind}.object", (process_set, f"{kind}.object"))
+    key = (process_set, f"{kind}.object")
+    number = _kept.get(key, 0) + 1
+    try:
+        answer = call(*arguments, f"{kind}.object.{number}")
+    except Exception as error:
+        if _has_met(error):
+            _kept[key] = number
+        raise
+    _kept[key] = number
+    return f"{kind}.object.{number}", answer
 
 
 def resolve_name(call: str, name: str | None, process_set: int = 0) -> str:

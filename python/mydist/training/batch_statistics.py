@@ -59,7 +59,7 @@ def _count_on_all_ranks(count: int, name: str, process_set: ProcessSet) -> int:
 
 
 @torch.no_grad()
-def gather_statistics(batch: torch.Tensor, name: str, process_set: ProcessSet) -> BatchStatistics:
+def gather_statistics(batch: torch.Tensor, process_set: ProcessSet, name: str) -> BatchStatistics:
     """Statistics of all ranks' batches, the same bits on every rank. Blocks until all have called.
 
     Each rank sends its count, means and sums of squared deviations; they are combined as in Chan,

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..collectives.arguments import check_process_set
-from ..job.names import resolve_kept_name, submit
+from ..job.names import with_kept_name
 from ..job.process_set import ProcessSet, global_process_set
 from .batch_statistics import BatchStatistics, gather_statistics, normalize
 
@@ -89,13 +89,13 @@ class SyncBatchNorm(_BatchNorm):
         set_id = check_process_set("SyncBatchNorm", self.process_set)
         if self.process_set.size() == 1:
             return self._alone(input)
-        name = self._call_name or resolve_kept_name("sync_batch_norm", set_id)
-        call = (name, self.process_set)
         if self._call_name is None:
-            statistics = submit(name, gather_statistics, input, *call)
-            self._call_name = name
+            self._call_name, statistics = with_kept_name(
+                "sync_batch_norm", set_id, gather_statistics, input, self.process_set
+            )
         else:
-            statistics = gather_statistics(input, *call)
+            statistics = gather_statistics(input, self.process_set, self._call_name)
+        call = (self._call_name, self.process_set)
         if statistics.count == 1:
             raise ValueError(
                 f"SyncBatchNorm: got 1 value per channel over all {self.process_set.size()} ranks "

@@ -120,7 +120,7 @@ def a_child_knows_its_ranks_numbers() -> None:
             "init": md.init,
             "barrier": md.barrier,
             "allreduce": lambda: md.allreduce(torch.ones(1)),
-            "broadcast": lambda: md.broadcast_object(1, 0),
+            "broadcast_object": lambda: md.broadcast_object(1, 0),
             "join": md.join,
         }
         for name, call in calls.items():

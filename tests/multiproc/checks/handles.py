@@ -153,15 +153,6 @@ def the_input_may_be_dropped_at_once() -> None:
     assert all(bool((tensor == -1.0).all()) for tensor in junk)
 
 
-def _exchange(tensor: torch.Tensor) -> Any:
-    """With the next rank, and the one before."""
-    handle = md.send_async(tensor, (md.rank() + 1) % md.size())
-    target = torch.empty_like(tensor)
-    md.recv(target, (md.rank() - 1) % md.size())
-    md.synchronize(handle)
-    return target
-
-
 def _sparse(tensor: torch.Tensor) -> Any:
     rows = torch.arange(len(tensor)).unsqueeze(0)
     sparse = torch.sparse_coo_tensor(rows, tensor, check_invariants=True)
@@ -200,8 +191,10 @@ UNNAMED: dict[str, Callable[[torch.Tensor], Any]] = {
     "reduce": lambda t: md.reduce(t, 0),
     "gather": md.gather,
     "scatter": md.scatter,
-    "send and recv": _exchange,
     "sparse": _sparse,
+    "no tensor": lambda t: md.allreduce(t if t.is_floating_point() else t.tolist()),
+    "no root": lambda t: md.broadcast(t, 0 if t.is_floating_point() else "0"),  # type: ignore[arg-type]
+    "object": lambda t: md.broadcast_object(None, 0 if t.is_floating_point() else 99),
 }
 
 
@@ -228,20 +221,39 @@ def what_a_signal_handler_raises_gives_no_number_back() -> None:
 
 
 @check(min_size=2, cases=[(call,) for call in UNNAMED])
-def a_refused_call_uses_up_no_number(call: str) -> None:
+def a_call_that_one_rank_refuses_is_over_for_all(call: str) -> None:
+    """No later call of that rank meets the others' call, which would give wrong numbers."""
     run = UNNAMED[call]
     rows = 2 * md.size()
-    if md.rank() == 0:
-        for _ in range(2):
-            try:
-                run(torch.ones(rows, 3).to(torch.uint16))
-            except (TypeError, ValueError, RuntimeError):  # The last is torch's, and Picky's.
-                pass
-            else:
-                raise AssertionError("uint16 was accepted")
+    for _ in range(2):
+        tensor = torch.ones(rows, 3)
+        try:
+            run(tensor.to(torch.uint16) if md.rank() == 0 else tensor)
+        except md.MismatchError as error:
+            assert md.rank() != 0
+            assert "a rank has refused its call" in str(error), error
+            assert error.failure["ranks"] == [0], error.failure
+        except (TypeError, ValueError, RuntimeError):  # The last is torch's, and Picky's.
+            assert md.rank() == 0
+        else:
+            raise AssertionError("no error")
     for number in (1.0, 2.0):
         result = run(torch.full((rows, 3), number))
         assert result is None or bool((result.to_dense() == number).all())
+
+
+@check(cases=[(call,) for call in UNNAMED])
+def a_call_that_all_ranks_refuse_is_over(call: str) -> None:
+    run = UNNAMED[call]
+    rows = 2 * md.size()
+    try:
+        run(torch.ones(rows, 3).to(torch.uint16))
+    except (TypeError, ValueError, RuntimeError) as error:
+        assert not isinstance(error, md.MydistError), error
+    else:
+        raise AssertionError("uint16 was accepted")
+    result = run(torch.ones(rows, 3))
+    assert result is None or bool((result.to_dense() == 1.0).all())
 
 
 @check(min_size=2)

@@ -111,3 +111,24 @@ def a_pair_that_disagrees(kind: str) -> None:
         md.send(torch.ones(2), 1, name="pair")
     else:
         assert md.recv(into, 0, name="pair").tolist() == [1.0, 1.0]
+
+
+@check(min_size=2)
+def a_message_that_one_end_refuses_is_over_for_both() -> None:
+    if md.rank() < 2:
+        for _ in range(2):
+            try:
+                if md.rank() == 0:
+                    md.send(torch.ones(3).to(torch.uint16), 1)
+                else:
+                    md.recv(torch.empty(3), 0)
+            except md.MismatchError as error:
+                assert md.rank() == 1 and error.failure["ranks"] == [0], error.failure
+            except TypeError:
+                assert md.rank() == 0
+            else:
+                raise AssertionError("no error")
+        if md.rank() == 0:
+            md.send(torch.full((3,), 7.0), 1)
+        else:
+            assert md.recv(torch.empty(3), 0).tolist() == [7.0] * 3
