@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 MAX_PENDING_BYTES = 1 << 30
 MAX_OPEN_ROUNDS = 1024
 MAX_LISTED_RANKS = 16
+MAX_REMEMBERED_ROUNDS = 4096
 Waiter = TypeVar("Waiter")
 
 
@@ -51,6 +52,7 @@ class RoundTable(Generic[Waiter]):
     def __init__(self) -> None:
         self._rounds: dict[str, Round[Waiter]] = {}
         self._pending_bytes = 0
+        self._over: dict[str, None] = {}  # Names of complete rounds, the oldest first.
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -71,6 +73,12 @@ class RoundTable(Generic[Waiter]):
     def arrive(self, name: str, rank: int, size: int, entry: tuple[bytes, Waiter]) -> Round[Waiter]:
         """Adds a rank. A complete round is returned full and forgotten. Raises RoundError."""
         opened = self._rounds.get(name)
+        if name in self._over:
+            raise RoundError(
+                f"round {name!r} is over, and rank {rank} has taken part in it. Another process of "
+                "this rank has called init(). Only the rank itself calls it, not a process that it "
+                "has started, such as a worker of a DataLoader"
+            )
         if opened is None:
             if len(self._rounds) >= MAX_OPEN_ROUNDS:
                 raise RoundError(
@@ -84,13 +92,16 @@ class RoundTable(Generic[Waiter]):
             )
         if rank in opened.arrived:
             raise RoundError(
-                f"round {name!r}: rank {rank} has already arrived; "
-                "two processes have this rank number"
+                f"round {name!r}: rank {rank} has already arrived: two processes have this rank "
+                "number. Only the rank itself calls init(), not a process that it has started"
             )
         opened.arrived[rank] = entry
         opened.gave_up.discard(rank)
         if len(opened.arrived) == size:
             del self._rounds[name]
+            self._over[name] = None
+            if len(self._over) > MAX_REMEMBERED_ROUNDS:
+                del self._over[next(iter(self._over))]
         return opened
 
     def withdraw(self, opened: Round[Waiter], rank: int, timed_out: bool = False) -> None:

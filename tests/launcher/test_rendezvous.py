@@ -163,7 +163,7 @@ def test_when_all_have_been_there_those_that_gave_up_are_missing() -> None:
 
 
 CONTRADICTIONS = [
-    ((0, 2), (0, 2), "rank 0 has already arrived; two processes have this rank number"),
+    ((0, 2), (0, 2), "rank 0 has already arrived: two processes have this rank number"),
     ((0, 2), (0, 3), "all ranks must agree on the size"),
 ]
 
@@ -184,6 +184,15 @@ def test_contradicting_requests(
         size = (one, other)[calls.index(accepted)][1]
         others = [pool.submit(exchange_once, service, rank, size) for rank in range(1, size)]
         assert all(call.result(10) == [b"a"] * size for call in [accepted, *others])
+
+
+def test_a_process_that_comes_late_as_a_rank_that_has_been_there(service: Service) -> None:
+    """Such as the parent of a child that has called init() before it."""
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(exchange_once, service, rank, 2) for rank in range(2)]
+        assert all(call.result(10) == [b"a", b"a"] for call in both)
+    with pytest.raises(RendezvousError, match="Another process of this rank has called init"):
+        exchange_once(service, 1, 2)
 
 
 def exchange_once(service: Service, rank: int, size: int) -> list[bytes]:

@@ -98,7 +98,7 @@ def test_a_broken_environment_names_the_variable(environment: Mapping[str, str],
             {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"},
             r"SLURM_PROCID=1: the job was started by srun, which this version does not support",
         ),
-        (MYDISTRUN, r"rank 1: MYDIST_JOB_KEY_FD=999999: not a descriptor with the job key"),
+        (MYDISTRUN, r"rank 1: this process has no job key: MYDIST_JOB_KEY_FD=999999 is not"),
     ],
 )
 def test_a_contradiction_says_how_to_start(environment: Mapping[str, str], text: str) -> None:
@@ -116,6 +116,12 @@ def free_port() -> int:
 def torchrun_environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(meeting, "_stores", {})
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
+def test_a_second_process_of_a_rank_is_refused(torchrun_environment: dict[str, str]) -> None:
+    meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)
+    with pytest.raises(MydistError, match="another process of this rank has called init"):
+        meeting.store_exchange(torchrun_environment, "1", 0, 2, 30.0)
 
 
 def test_ranks_exchange_over_a_store(torchrun_environment: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ taken for a member of this one.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -62,13 +63,20 @@ def store_exchange(
 ) -> Exchange:
     """Rounds over the store that torch.distributed's env:// rendezvous would use.
 
-    `attempt` and `timeout` as above. Raises MydistError when the store cannot be reached.
+    `attempt` and `timeout` as above. Raises MydistError when the store cannot be reached, or
+    another process has used it as this rank.
     """
     # A restarted torchrun attempt finds the keys of the last one in the agent's store.
     restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = _distributed.PrefixStore(
         f"mydist/{restart}/{attempt}", _open_store(environment, rank, size, timeout)
     )
+    if store.add(f"processes/{rank}", 1) > 1:
+        raise MydistError(
+            f"rank {rank}: another process of this rank has called init() before this one (pid "
+            f"{os.getpid()}). Only the rank itself calls init(), not a process that it has "
+            "started, such as a worker of a DataLoader"
+        )
     rounds = itertools.count(1)
 
     def exchange(blob: bytes) -> list[bytes]:

@@ -37,8 +37,9 @@ def job_key(environment: Mapping[str, str]) -> bytes:
         return os.pread(int(text), wire.KEY_BYTES, 0)
     except (OSError, ValueError):
         raise RendezvousError(
-            f"MYDIST_JOB_KEY_FD={text}: not a descriptor with the job key; it must stay open in "
-            f"every process of the rank"
+            f"this process has no job key: MYDIST_JOB_KEY_FD={text} is not open here. Only the "
+            "rank itself calls init(), not a process that it has started. A program that starts "
+            "the rank must leave this descriptor open"
         ) from None
 
 
