@@ -37,7 +37,8 @@ def read_bounded(path: str, flag: str, max_bytes: int) -> bytes:
         # Should it become a pipe in between: opening one waits for a writer.
         flags = os.O_RDONLY | os.O_CLOEXEC | (0 if is_ours else os.O_NONBLOCK)
         with open(os.open(path, flags), "rb") as file:
-            content = file.read(max_bytes + 1)
+            # None: the file has nothing yet, and more may come, as the kernel's log has it.
+            content = file.read(max_bytes + 1) or b""
     except (OSError, ValueError) as error:  # ValueError: the path has a null byte
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(f"{flag} {path!r}: cannot read it: {reason}") from None

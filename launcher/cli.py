@@ -71,6 +71,9 @@ def _print(text: str) -> int:
     except BrokenPipeError:  # as `mydistrun --dry-run … | head` has it; the rest has no reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise LaunchError(f"cannot write to the standard output: {error.strerror}") from None
 
 
 def _require_working_directory() -> None:

@@ -77,6 +77,8 @@ def make_job_spec(
     _check_settings(environment, tunables, exported)
     controller = _controller(given, from_file, environment)
     hosts, num_proc = _hosts_and_size(merged, environment)
+    if all(host.is_local() for host in hosts):
+        _require_plugins(environment, tunables, exported)
     _check_exported_controller(exported, controller)
     servers, server_hosts = _servers(merged, controller, hosts)
     module = merged.get("m")
@@ -115,10 +117,10 @@ def make_job_spec(
     )
 
 
-def read_config_file(path: str) -> dict[str, object]:
-    """Reads a YAML mapping of flag names to values, checked like the flags themselves.
+def load_config_file(path: str) -> dict[object, object]:
+    """Reads a YAML mapping.
 
-    Raises UsageError naming the file and the key, or the missing PyYAML package.
+    Raises UsageError naming the file, or the missing PyYAML package.
     """
     try:
         import yaml
@@ -138,7 +140,15 @@ def read_config_file(path: str) -> dict[str, object]:
             f"--config-file {path!r}: got a {type(loaded).__name__}, "
             f"expected a mapping such as 'num-proc: 4'"
         )
-    return dict(_config_item(path, key, value) for key, value in loaded.items())
+    return loaded
+
+
+def read_config_file(path: str) -> dict[str, object]:
+    """Reads a YAML mapping of flag names to values, checked like the flags themselves.
+
+    Raises UsageError naming the file and the key, or the missing PyYAML package.
+    """
+    return dict(_config_item(path, key, value) for key, value in load_config_file(path).items())
 
 
 def _config_item(path: str, key: object, value: object) -> tuple[str, object]:
@@ -260,6 +270,15 @@ def _check_settings(
         else:
             text = tunables.get(variable) or environment.get(variable, "")
             check_setting(variable, text, variable, is_extended)
+
+
+def _require_plugins(*sources: Mapping[str, str | None]) -> None:
+    """The files that the ranks of this host will load are there."""
+    named = [source["MYDIST_PLUGINS"] for source in reversed(sources) if "MYDIST_PLUGINS" in source]
+    for plugin in (named[0] or "").split(":") if named else []:
+        # Without a folder, the dynamic linker looks for it.
+        if "/" in plugin and not os.path.isfile(plugin):
+            raise UsageError(f"MYDIST_PLUGINS: {plugin!r} is no file")
 
 
 def _unknown_variables(

@@ -118,6 +118,8 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "MYDIST_SHARED_MEMORY: got 'True', expected 1 or 0 (true or false)"),
     ([], {"MYDIST_PLUGINS": "a::b"},
      "MYDIST_PLUGINS: got 'a::b', expected paths separated by colons"),
+    ([], {"MYDIST_PLUGINS": "/no/such.so"}, "MYDIST_PLUGINS: '/no/such.so' is no file"),
+    (["-x", "MYDIST_PLUGINS=/no/such.so"], {}, "MYDIST_PLUGINS: '/no/such.so' is no file"),
     ([], {"MYDIST_ALGORITHM": "flat "},
      "MYDIST_ALGORITHM: got 'flat ', expected one of auto, shared_memory, hierarchical, flat"),
     ([], {"MYDIST_ALGORITHM": "Mine", "MYDIST_PLUGINS": "mine.so"},
