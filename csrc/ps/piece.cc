@@ -25,18 +25,25 @@ Piece::Piece(const TableSpec& spec)
 void Piece::Push(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return ReplyTo(reply, failure_);
-  if (clocks_.HasFinished(worker)) {
-    return ReplyTo(reply, Status::InvalidArgument("table '" + spec_.name +
-                                                  "': a push follows finish() of this worker"));
-  }
-  if (!gradient.bytes().empty()) {
-    if (const Status fits = CheckGradient(gradient); !fits.ok()) return ReplyTo(reply, fits);
-  }
+  if (const Status fits = CheckPush(worker, gradient); !fits.ok()) return ReplyTo(reply, fits);
   if (spec_.consistency == Consistency::kSync) {
     PushToClock(worker, std::move(gradient), pulls, std::move(reply));
   } else {
     PushAlone(worker, std::move(gradient), pulls, std::move(reply));
   }
+}
+
+Status Piece::CheckPush(int worker, const Payload& gradient) const {
+  const std::string where = "table '" + spec_.name + "'";
+  if (!rule_->TakesGradients()) {
+    return Status::InvalidArgument(where +
+                                   " has no rule that applies a push; create it with one, "
+                                   "such as md.ps.SGD(lr=0.1) or md.ps.Assign()");
+  }
+  if (clocks_.HasFinished(worker)) {
+    return Status::InvalidArgument(where + ": a push follows finish() of this worker");
+  }
+  return gradient.bytes().empty() ? Status::Ok() : CheckGradient(gradient);
 }
 
 void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply) {

@@ -42,7 +42,7 @@ class MYDIST_EXPORT Piece {
 
   // A gradient of the worker; no bytes: none in this clock. Sync: answered when it is received, or,
   // when it `pulls`, when its clock is complete; else when it is applied and no bound is exceeded.
-  // kInvalidArgument when the payload does not fit; nothing is applied then.
+  // kInvalidArgument when the payload does not fit or the table has no rule; nothing is applied then.
   void Push(int worker, Payload gradient, bool pulls, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
   // `request`: which rows; nothing of a dense piece.
   void Pull(int worker, Payload request, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
@@ -92,6 +92,8 @@ class MYDIST_EXPORT Piece {
     TimePoint since{};  // When it came.
   };
 
+  // Of what a worker has pushed: what the table refuses.
+  Status CheckPush(int worker, const Payload& gradient) const MYDIST_REQUIRES(mutex_);
   bool MayRead(const Waiting& waiting) const MYDIST_REQUIRES(mutex_);
   void ReplyOrWait(Waiting waiting) MYDIST_REQUIRES(mutex_);
   void GiveParameters(const Waiting& waiting) MYDIST_REQUIRES(mutex_);

@@ -22,7 +22,7 @@ std::string Difference(const TableSpec& ours, const TableSpec& theirs) {
     const std::string size =
         spec.is_dense() ? std::to_string(spec.elements) + " elements"
                         : std::to_string(spec.rows) + " rows of " + std::to_string(spec.width);
-    return "'" + spec.name + "': " + size + ", rule " + RuleText(spec.rule) + ", " +
+    return "'" + spec.name + "': " + size + ", " + RuleText(spec.rule) + ", " +
            ConsistencyText(spec) + ", " + std::to_string(spec.workers()) + " workers";
   };
   return text(ours) + "; and " + text(theirs);

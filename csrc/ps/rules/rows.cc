@@ -3,10 +3,9 @@
 namespace mydist::ps {
 
 const std::vector<RuleRow>& RuleRows() {
-  static const auto* const kRows =
-      new std::vector<RuleRow>{AdaDelayRow(),         AdagradRow(), AdamRow(),   AdamWRow(),
-                               AdaptiveRevisionRow(), AddRow(),     AssignRow(), DcAsgdRow(),
-                               ElasticRow(),          FtrlRow(),    SgdRow()};
+  static const auto* const kRows = new std::vector<RuleRow>{
+      AdaDelayRow(), AdagradRow(), AdamRow(),    AdamWRow(), AdaptiveRevisionRow(), AddRow(),
+      AssignRow(),   DcAsgdRow(),  ElasticRow(), FtrlRow(),  NoRuleRow(),           SgdRow()};
   return *kRows;
 }
 

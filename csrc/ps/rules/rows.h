@@ -16,6 +16,7 @@ RuleRow AssignRow();            // assign.cc
 RuleRow DcAsgdRow();            // dc_asgd.cc
 RuleRow ElasticRow();           // elastic.cc
 RuleRow FtrlRow();              // ftrl.cc
+RuleRow NoRuleRow();            // none.cc
 RuleRow SgdRow();               // sgd.cc
 
 }  // namespace mydist::ps

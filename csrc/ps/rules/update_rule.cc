@@ -37,6 +37,7 @@ Status UnknownRule(const RuleSpec& spec) {
 }  // namespace
 
 std::string RuleText(const RuleSpec& spec) {
+  if (spec.name == kNoRule) return "no rule";
   std::string options;
   for (const auto& [name, value] : spec.options) {
     options += (options.empty() ? "" : ", ") + name + "=" + NumberText(value);

@@ -29,6 +29,8 @@ class MYDIST_EXPORT UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
+  // False: what is pushed is refused, and Apply is never called.
+  virtual bool TakesGradients() const { return true; }
   // How many floats of state `count` parameters take.
   virtual int64_t StateFloats(int64_t count) const = 0;
   // The state before the first push, of parameters that have just got their start values. It is all
@@ -43,6 +45,9 @@ class MYDIST_EXPORT UpdateRule {
                       [[maybe_unused]] std::span<float> state, [[maybe_unused]] int worker) const {}
 };
 
+// The name of the rule of a table whose values are pulled only.
+inline constexpr const char* kNoRule = "none";
+
 // A rule by its name and options, as it travels and as errors show it.
 struct RuleSpec {
   std::string name;  // Such as "sgd".
@@ -51,7 +56,7 @@ struct RuleSpec {
   bool operator==(const RuleSpec&) const = default;
 };
 
-// "sgd(lr=0.1, momentum=0.9)".
+// "sgd(lr=0.1, momentum=0.9)", or "no rule".
 MYDIST_EXPORT std::string RuleText(const RuleSpec& spec);
 
 // As bytes of a message, and back; what is wrong fails the reader.

@@ -31,7 +31,7 @@ class RowTable(BaseTable):
         name: str,
         rows: int,
         width: int,
-        rule: Rule,
+        rule: Rule | None = None,
         init: Initial | None = None,
         consistency: Consistency | None = None,
         nan: str = "refuse",
@@ -44,7 +44,8 @@ class RowTable(BaseTable):
             name: as for Table.
             rows: how many there may be; up to 2**63 - 1.
             width: float32 elements of each row.
-            rule: what the servers do with the gradient of a row.
+            rule: what the servers do with the gradient of a row. None: the rows keep their start
+                values, and can be pulled only.
             init: start values; Uniform(0.01) unless said otherwise.
             consistency: Async() unless said otherwise.
             nan: as for Table.
@@ -100,7 +101,7 @@ class RowTable(BaseTable):
             ids: as for pull.
             gradients: float32 [n, width].
 
-        Raises: as pull; ValueError also when a gradient is not finite (nan="refuse").
+        Raises: as pull; ValueError also where push of a Table raises it.
         """
         self._start("push", ids, gradients, None).wait()
 
@@ -127,11 +128,12 @@ class RowTable(BaseTable):
             ids: integers of any shape.
 
         Returns:
-            float32 [*ids.shape, width].
+            float32 [*ids.shape, width]; without a gradient where the table has no rule.
 
         Raises: as pull, and in backward() as push.
         """
-        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        is_trained = self.rule is not None and torch.is_grad_enabled()
+        anchor = torch.empty(0, requires_grad=is_trained)
         rows = _Embedding.apply(self, ids.reshape(-1), anchor)  # type: ignore[no-untyped-call]
         return cast(torch.Tensor, rows.view(*ids.shape, self.width))
 
@@ -143,7 +145,7 @@ class RowTable(BaseTable):
         out: torch.Tensor | None,
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
-        self._check_open(call)
+        self._check_call(call, kind)
         rows = _row_numbers(call, ids)
         shape = torch.Size([rows.numel(), self.width])
         check = partial(_floats, call, shape)

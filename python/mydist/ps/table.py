@@ -43,13 +43,14 @@ class BaseTable:
         if not isinstance(name, str) or not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
             expected = f"a text of 1 to {_MAX_NAME_BYTES} bytes"
             raise ValueError(f"{what}: name is {name!r}, expected {expected}")
-        check_rule(f"{what} '{name}': rule", rule)
+        if rule is not None:
+            check_rule(f"{what} '{name}': rule", rule)
         check_consistency(f"{what} '{name}': consistency", consistency)
         if nan not in _NAN:
             raise ValueError(f"{what} '{name}': nan is {nan!r}, expected one of {', '.join(_NAN)}")
         check_process_set(f"{what} '{name}'", process_set)
         self.name: str = name
-        self.rule: Rule = rule
+        self.rule: Rule | None = rule
         self.consistency: Consistency = consistency
         self._nan = nan
         self._is_closed = False
@@ -62,7 +63,7 @@ class BaseTable:
         self._client = servers.client
         spec = binding.load().TableSpec(
             name=self.name,
-            rule=(self.rule.name, self.rule.options()),
+            rule=("none", []) if self.rule is None else (self.rule.name, self.rule.options()),
             consistency=self.consistency.kind,
             bound=self.consistency.bound,
             ranks=self._process_set.ranks,
@@ -93,6 +94,15 @@ class BaseTable:
                 "mydist.init() create it again"
             )
 
+    def _check_call(self, call: str, kind: str) -> None:
+        """Raises what every pull, push and push_pull raises before it looks at its tensors."""
+        self._check_open(call)
+        if kind != "pull" and self.rule is None:
+            raise ValueError(
+                f"{call}: the table has no rule that applies a push; create it with one, such as "
+                "rule=md.ps.SGD(lr=0.1) or rule=md.ps.Assign()"
+            )
+
     def _to_all(self, kind: str) -> TableCall:
         self._check_open(f"{kind} of table '{self.name}'")
         return TableCall(self._client, self._client.submit_to_all(kind, self._number))
@@ -119,7 +129,7 @@ class BaseTable:
         in use. Collective.
         """
         what = f"{type(self).__name__} '{self.name}'"
-        mine = f"{what}: {sizes}, {self.rule!r}, {self.consistency!r}", self._has_name()
+        mine = f"{what}: {sizes}, {self.choice()}", self._has_name()
         told = allgather_object(mine, name=f"ps.table.{self.name}", process_set=self._process_set)
         ranks = self._process_set.ranks
         users = [rank for rank, (_, uses) in zip(ranks, told, strict=True) if uses]
@@ -166,9 +176,12 @@ class BaseTable:
         """Changes options of the rule, such as lr, from the next push on. One worker calls it.
 
         Raises:
-            ValueError: there is no such option, or the rule would need another state.
+            ValueError: there is no rule or no such option, or the rule would need another state.
         """
-        self._check_open(f"set_options of table '{self.name}'")
+        call = f"set_options of table '{self.name}'"
+        self._check_open(call)
+        if self.rule is None:
+            raise ValueError(f"{call}: the table has no rule; create it with one")
         rule = self.rule.changed(**options)
         before = dict(self.rule.options())
         changes = [
@@ -237,7 +250,8 @@ class BaseTable:
 
     def choice(self) -> str:
         """What it is, for mydist.explain()."""
-        return f"{self.rule!r}, {self.consistency!r}"
+        rule = "no rule" if self.rule is None else repr(self.rule)
+        return f"{rule}, {self.consistency!r}"
 
 
 def _remove(client: _ps.Client, number: int, pid: int) -> None:
@@ -284,7 +298,7 @@ class Table(BaseTable):
         self,
         name: str,
         like: torch.Tensor,
-        rule: Rule,
+        rule: Rule | None = None,
         consistency: Consistency | None = None,
         nan: str = "refuse",
         process_set: ProcessSet = global_process_set,
@@ -294,7 +308,8 @@ class Table(BaseTable):
         Args:
             name: of the table, the same on all ranks; unique in the job.
             like: its shape and, on the first rank of the set, its start value; float32.
-            rule: what the servers do with a gradient.
+            rule: what the servers do with a gradient. None: the table keeps its start value, and
+                can be pulled only.
             consistency: Sync() unless said otherwise.
             nan: what happens to a gradient with NaN or infinite values: "refuse" raises ValueError
                 at the worker, "skip" drops it and counts the clock, "allow" applies it.
@@ -335,7 +350,8 @@ class Table(BaseTable):
             priority: tables with a higher one are sent first.
 
         Raises:
-            ValueError: the shape differs, or the gradient is not finite (nan="refuse").
+            ValueError: the table has no rule, the shape differs, or the gradient is not finite
+                (nan="refuse").
             TypeError: it is no float32 tensor.
             PeerLostError: a server, or with Sync a worker, is gone.
             CollectiveTimeoutError: MYDIST_STALL_SHUTDOWN_SECONDS have passed.
@@ -396,7 +412,7 @@ class Table(BaseTable):
         priority: int,
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
-        self._check_open(call)
+        self._check_call(call, kind)
         check = partial(self._dense, call)
         sent = None
         if gradient is not None:

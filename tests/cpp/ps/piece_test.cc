@@ -32,7 +32,7 @@ TableSpec Dense(Consistency consistency, int workers, int64_t bound = 0) {
 
 Payload Bytes(const std::vector<float>& values) {
   std::vector<uint8_t> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return Payload(std::move(bytes));
 }
 
@@ -112,6 +112,21 @@ TEST_F(DensePieceTest, SyncKeepsTheClocksOfAWorkerThatIsAheadApart) {
   EXPECT_THAT(Values(1), ElementsAre(9, 20));
   Push(1, {0, 2});
   EXPECT_THAT(Values(0), ElementsAre(7, 19));
+}
+
+TEST_F(DensePieceTest, ATableWithoutARuleRefusesEachPushAndIsPulled) {
+  for (const Consistency consistency :
+       {Consistency::kSync, Consistency::kSsp, Consistency::kAsync}) {
+    TableSpec spec = Dense(consistency, 2);
+    spec.rule = {kNoRule, {}};
+    Open(spec);
+    for (const std::vector<float>& gradient : {std::vector<float>{1, 1}, {1, 1, 1}, {}}) {
+      const Seen seen = Push(0, gradient);
+      EXPECT_EQ(seen.status->code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(seen.status->message(), HasSubstr("table 'fc' has no rule that applies a push"));
+    }
+    EXPECT_THAT(Values(0), ElementsAre(10, 20));
+  }
 }
 
 TEST_F(DensePieceTest, ABackupWorkersLatePushIsDropped) {
@@ -309,6 +324,16 @@ TEST(RowPiece, DuplicatesAreAddedAndOtherRowsStay) {
   piece.Push(0, Request({7, 3, 7}, {1, 2, 10, 20, 3, 4}), true, Into(seen));
   EXPECT_THAT(seen.parameters, ElementsAre(-4, -6, -10, -20, -4, -6));
   EXPECT_THAT(Read(piece, {3, 999'999}), ElementsAre(-10, -20, 0, 0));
+}
+
+TEST(RowPiece, ATableWithoutARuleRefusesEachPushAndIsPulled) {
+  TableSpec spec = Rows(Consistency::kAsync, 1);
+  spec.rule = {kNoRule, {}};
+  RowPiece piece(spec);
+  Seen seen;
+  piece.Push(0, Request({7}, {1, 2}), true, Into(seen));
+  EXPECT_EQ(seen.status->code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(Read(piece, {7}), ElementsAre(0, 0));
 }
 
 TEST(RowPiece, SyncAppliesTheMeanOverTheWorkers) {

@@ -190,7 +190,7 @@ TEST(Session, WrongRequestsAreAnsweredWithTheReason) {
       {{.kind = FrameKind::kOpen, .table = 1},
        EncodeTableSpec(other),
        StatusCode::kMismatch,
-       "async, 1 workers; and 'fc': 2 elements, rule sgd(lr=1), sync"},
+       "async, 1 workers; and 'fc': 2 elements, sgd(lr=1), sync"},
       {{.kind = FrameKind::kStart, .table = 1},
        {1, 2},
        StatusCode::kInvalidArgument,

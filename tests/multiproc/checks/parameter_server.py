@@ -112,6 +112,35 @@ def ps_handles_and_outputs() -> None:
 
 
 @check()
+def ps_a_table_without_a_rule_is_pulled_only() -> None:
+    text = ": the table has no rule that applies a push; create it with one, such as rule=md.ps.SGD"
+    for consistency in (md.ps.Sync(), md.ps.SSP(1), md.ps.Async()):
+        table = md.ps.Table(fresh("kept"), start((3, 2)), consistency=consistency)
+        rows = md.ps.RowTable(fresh("kept"), 9, 2, consistency=consistency)
+        ids = torch.tensor([3])
+        before = rows.pull(ids)
+        calls = (
+            lambda table=table: table.push(torch.ones(3, 2)),
+            lambda table=table: table.push_pull(torch.ones(3, 2)),
+            lambda table=table: table.push(None),
+            lambda rows=rows, ids=ids: rows.push(ids, torch.ones(1, 2)),
+        )
+        for call in calls:
+            raises(call, text)
+        none = f"'{table.name}': the table has no rule; create it with one"
+        raises(lambda table=table: table.set_options(lr=1), none)
+        assert table.pull().equal(start((3, 2))) and rows.pull(ids).equal(before)
+        assert not rows.embedding(ids).requires_grad
+        assert "no rule, " in explained(table.name)
+
+
+def explained(name: str) -> str:
+    """What explain() says of the table."""
+    (line,) = [line for line in str(md.explain()).splitlines() if f"table {name}" in line]
+    return line
+
+
+@check()
 def ps_rows_are_made_on_first_touch_and_duplicates_are_added() -> None:
     name = fresh("rows")
     table = md.ps.RowTable(name, 10**9, 4, md.ps.SGD(lr=1.0), md.ps.Uniform(0.1), seed=3)

@@ -37,9 +37,9 @@ RuleSpec WithOption(RuleSpec spec, const std::string& name, double value) {
 TEST(RuleRows, StandInAlphabeticalOrder) {
   std::vector<std::string> names;
   for (const RuleRow& row : RuleRows()) names.push_back(row.name);
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"ada_delay", "adagrad", "adam", "adamw", "adaptive_revision",
-                                      "add", "assign", "dc_asgd", "elastic", "ftrl", "sgd"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"ada_delay", "adagrad", "adam", "adamw",
+                                             "adaptive_revision", "add", "assign", "dc_asgd",
+                                             "elastic", "ftrl", "none", "sgd"}));
 }
 
 TEST(RuleRows, TakeTheirDefaultsAndNeedTheRest) {
@@ -133,7 +133,7 @@ TEST(RuleOptions, OfNesterovNeedAnUndampedMomentum) {
 TEST(RuleOptions, OfOtherNamesAreRefused) {
   EXPECT_EQ(RuleErrorOf({"sdg", {}}),
             "there is no rule 'sdg': expected ada_delay, adagrad, adam, adamw, adaptive_revision, "
-            "add, assign, dc_asgd, elastic, ftrl or sgd");
+            "add, assign, dc_asgd, elastic, ftrl, none or sgd");
   EXPECT_EQ(RuleErrorOf({"elastic", {{"alpha", 0.1}, {"beta", 1}}}),
             "rule 'elastic' has no option 'beta': expected alpha");
   EXPECT_EQ(RuleErrorOf({"add", {{"lr", 1}}}), "rule 'add' has no option 'lr'");
