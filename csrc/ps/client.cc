@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -50,8 +51,8 @@ Duration After(Duration first, int number) {
 Status AskWhy(Lane& lane) {
   const auto ping = std::make_shared<Operation>("ping", 1);
   Part part;
-  part.frame.kind = FrameKind::kPing;
-  part.priority = 1 << 20;
+  part.frame = {.kind = FrameKind::kPing, .table = kNoTable};  // It waits behind none.
+  part.priority = std::numeric_limits<int>::max();
   part.operation = ping;
   const auto answer = std::make_shared<Status>();
   part.deliver = [answer](std::span<const uint8_t> bytes, const Frame&) {
@@ -168,9 +169,14 @@ Status Client::Declare(uint32_t number, const TableSpec& spec, int worker, bool 
   return started->status();
 }
 
-void Client::Send(std::vector<std::vector<Part>> parts) {
+void Client::Send(OpenTable& table, std::vector<std::vector<Part>> parts) {
   for (size_t lane = 0; lane < parts.size(); ++lane) {
-    if (!parts[lane].empty()) lanes_[lane]->Submit(std::move(parts[lane]));
+    if (parts[lane].empty()) continue;
+    const bool pushes = Pushes(parts[lane][0].frame.kind);
+    if (pushes && table.spec.consistency == Consistency::kSync) {
+      for (Part& part : parts[lane]) part.takes_turns = true;
+    }
+    lanes_[lane]->Submit(std::move(parts[lane]));
   }
 }
 
@@ -247,7 +253,7 @@ std::shared_ptr<Operation> Client::Submit(FrameKind kind, uint32_t number, const
     parts[lane].push_back(std::move(part));
   }
   if (Pushes(kind)) table->CountPush();
-  Send(std::move(parts));
+  Send(*table, std::move(parts));
   return operation;
 }
 
@@ -332,7 +338,7 @@ std::shared_ptr<Operation> Client::SubmitRows(FrameKind kind, uint32_t number,
     }
   }
   if (Pushes(kind)) table->CountPush();
-  Send(std::move(parts));
+  Send(*table, std::move(parts));
   return operation;
 }
 
@@ -353,7 +359,7 @@ std::shared_ptr<Operation> Client::SubmitToAll(FrameKind kind, uint32_t number,
     part.operation = operation;
     of_lane.push_back(std::move(part));
   }
-  Send(std::move(parts));
+  Send(*table, std::move(parts));
   if (kind == FrameKind::kRemove) {
     holdings_->Close(number);
     MutexLock lock(mutex_);

@@ -149,7 +149,8 @@ class MYDIST_EXPORT Client {
                                                    std::span<const int64_t> rows) const;
   // Of the rows at these positions.
   static Part RowPart(const RowCall& call, size_t lane, std::span<const int64_t> where);
-  void Send(std::vector<std::vector<Part>> parts);
+  // Of an operation on the table, by lane.
+  void Send(OpenTable& table, std::vector<std::vector<Part>> parts);
   void Explain(const std::shared_ptr<Operation>& operation, Duration waited);
   // Ends it, and all else that waits for the same servers.
   void GiveUp(const std::shared_ptr<Operation>& operation, Duration waited);

@@ -21,6 +21,9 @@ inline constexpr size_t kFrameBytes = 64;
 // Of the payload of one frame, whatever it says.
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{64} << 20;
 
+// The number of no table.
+inline constexpr uint32_t kNoTable = UINT32_MAX;
+
 enum class FrameKind : uint8_t {
   // Of a worker; each but goodbye is answered.
   kDeclare = 1,   // Payload: a TableSpec. Once per table and server, by the first worker.

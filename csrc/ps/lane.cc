@@ -104,19 +104,37 @@ void Lane::Submit(std::vector<Part> parts) {
     MutexLock lock(mutex_);
     failure = failure_;
     if (failure.ok()) {
-      // All are of one table. In front of lower ones, but behind all of their own table.
-      auto at = queue_.end();
-      while (!parts.empty() && at != queue_.begin() &&
-             std::prev(at)->priority < parts[0].priority &&
-             std::prev(at)->frame.table != parts[0].frame.table) {
-        --at;
-      }
-      queue_.insert(at, std::make_move_iterator(parts.begin()),
-                    std::make_move_iterator(parts.end()));
+      const auto turn = turns_.find(parts[0].frame.table);
+      const bool is_held =
+          turn != turns_.end() && (parts[0].takes_turns || !turn->second.held.empty());
+      is_held ? turn->second.held.push_back(std::move(parts)) : Enqueue(std::move(parts));
     }
   }
   if (failure.ok()) return Pump();
   for (const Part& part : parts) part.operation->Fail(failure);
+}
+
+void Lane::Enqueue(std::vector<Part> parts) {
+  const Part& first = parts[0];
+  if (first.takes_turns) turns_[first.frame.table].unanswered = parts.size();
+  // In front of lower ones, but behind all of their own table.
+  auto at = queue_.end();
+  while (at != queue_.begin() && std::prev(at)->priority < first.priority &&
+         std::prev(at)->frame.table != first.frame.table) {
+    --at;
+  }
+  queue_.insert(at, std::make_move_iterator(parts.begin()), std::make_move_iterator(parts.end()));
+}
+
+void Lane::GoOn(uint32_t table) {
+  Turn& turn = turns_[table];
+  if (--turn.unanswered > 0) return;
+  while (!turn.held.empty() && !(turn.unanswered > 0 && turn.held.front()[0].takes_turns)) {
+    std::vector<Part> next = std::move(turn.held.front());
+    turn.held.pop_front();
+    Enqueue(std::move(next));
+  }
+  if (turn.unanswered == 0) turns_.erase(table);
 }
 
 bool Lane::MakeRoom(Pending& pending) {
@@ -228,6 +246,7 @@ void Lane::OnFrame(const Frame& frame, const Payload& payload) {
       pending_.erase(found);
       stats_.waited += Now() - pending->sent_at;
       stats_.received_bytes += static_cast<int64_t>(frame.payload_bytes);
+      if (pending->part.takes_turns) GoOn(pending->part.frame.table);
     }
   }
   if (pending != nullptr) {
@@ -316,8 +335,8 @@ void Lane::Fail(const Status& why) {
   {
     MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = why;
-    for (const auto& [sequence, pending] : pending_) operations.push_back(pending->part.operation);
-    for (const Part& part : queue_) operations.push_back(part.operation);
+    operations = Operations();
+    turns_.clear();
     pending_.clear();
     queue_.clear();
     again_.clear();
@@ -330,10 +349,19 @@ void Lane::Fail(const Status& why) {
 
 bool Lane::Has(const Operation& operation) {
   MutexLock lock(mutex_);
-  const auto is_of = [&](const Part& part) { return part.operation.get() == &operation; };
-  return std::any_of(queue_.begin(), queue_.end(), is_of) ||
-         std::any_of(pending_.begin(), pending_.end(),
-                     [&](const auto& entry) { return is_of(entry.second->part); });
+  const std::vector<std::shared_ptr<Operation>> all = Operations();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const auto& one) { return one.get() == &operation; });
+}
+
+std::vector<std::shared_ptr<Operation>> Lane::Operations() {
+  std::vector<std::shared_ptr<Operation>> all;
+  for (const auto& [sequence, pending] : pending_) all.push_back(pending->part.operation);
+  for (const Part& part : queue_) all.push_back(part.operation);
+  for (const auto& [table, turn] : turns_) {
+    for (const std::vector<Part>& parts : turn.held) all.push_back(parts[0].operation);
+  }
+  return all;
 }
 
 void Lane::Close(const Status& error) {

@@ -34,6 +34,9 @@ struct Part {
   std::function<void(std::span<const uint8_t>, const Frame&)> deliver;
   uint64_t answer_bytes = 0;
   int priority = 0;  // Higher ones are sent first; those to one table stay in order.
+  // Whether its operation stays here while another such one on the table has no answer: a server
+  // keeps what it cannot apply yet.
+  bool takes_turns = false;
   std::shared_ptr<Operation> operation;
 };
 
@@ -62,7 +65,8 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
                                             const LaneOptions& options);
   ~Lane();
 
-  // Sends them as there is room. After the loss of the server their operations fail at once.
+  // Sends them, which are an operation's, as there is room. After the loss of the server their
+  // operations fail at once.
   void Submit(std::vector<Part> parts) MYDIST_EXCLUDES(mutex_);
   // With which it was ended; OK: it was not.
   Status failure() MYDIST_EXCLUDES(mutex_);
@@ -85,6 +89,12 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   LaneStats stats() MYDIST_EXCLUDES(mutex_);
 
  private:
+  // Of a table: how much of the operation that has its turn is not answered, and what stays here
+  // meanwhile, by operation.
+  struct Turn {
+    size_t unanswered = 0;
+    std::deque<std::vector<Part>> held;
+  };
   struct Pending {
     Part part;
     std::optional<shm::Extent> region;  // Of the window.
@@ -112,6 +122,11 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   void Pump() MYDIST_EXCLUDES(mutex_);
   // The next part that may leave, with its room and number, as pending; nothing: none now.
   std::optional<Ticket> TakeNext() MYDIST_REQUIRES(mutex_);
+  void Enqueue(std::vector<Part> parts) MYDIST_REQUIRES(mutex_);
+  // A part that takes turns has been answered.
+  void GoOn(uint32_t table) MYDIST_REQUIRES(mutex_);
+  // All that is not answered, sent or not.
+  std::vector<std::shared_ptr<Operation>> Operations() MYDIST_REQUIRES(mutex_);
   bool MakeRoom(Pending& pending) MYDIST_REQUIRES(mutex_);
   void GiveRoom(Pending& pending) MYDIST_REQUIRES(mutex_);
   void SendPending(const Ticket& ticket) MYDIST_EXCLUDES(mutex_);
@@ -139,6 +154,7 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   std::unique_ptr<shm::FreeExtents> window_ MYDIST_GUARDED_BY(mutex_);
   uint64_t in_flight_ MYDIST_GUARDED_BY(mutex_) = 0;
   std::deque<Part> queue_ MYDIST_GUARDED_BY(mutex_);
+  std::map<uint32_t, Turn> turns_ MYDIST_GUARDED_BY(mutex_);  // By table.
   std::map<uint64_t, std::shared_ptr<Pending>> pending_ MYDIST_GUARDED_BY(mutex_);
   std::deque<uint64_t> again_ MYDIST_GUARDED_BY(mutex_);  // Pending ones to send once more.
   uint64_t last_sequence_ MYDIST_GUARDED_BY(mutex_) = 0;

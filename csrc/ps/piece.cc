@@ -43,6 +43,10 @@ Status Piece::CheckPush(int worker, const Payload& gradient) const {
   if (clocks_.HasFinished(worker)) {
     return Status::InvalidArgument(where + ": a push follows finish() of this worker");
   }
+  if (spec_.consistency == Consistency::kSync && clocks_.Of(worker) > applied_ + kMaxLead) {
+    return Status::InvalidArgument(where + ": a push does not wait for the one before, which is " +
+                                   std::to_string(kMaxLead) + " clocks ahead of other workers");
+  }
   return gradient.bytes().empty() ? Status::Ok() : CheckGradient(gradient);
 }
 
@@ -63,14 +67,12 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply
     if (!is_last && !pulls) gradient.Copy();
     open.gradients[static_cast<size_t>(worker)] = std::move(gradient);
   }
-  if (pulls) {
-    request.Copy();
-    waiting_.push_back({worker, clock + 1, std::move(request), std::move(reply), Now()});
-  }
+  request.Copy();
+  const int64_t needed = pulls ? clock + 1 : clock + 1 - kMaxLead;
+  waiting_.push_back({worker, needed, std::move(request), std::move(reply), pulls, Now()});
   ApplyCompleteClocks();
-  WakeWaiting();
   // Not before: the worker writes its next gradient where this one may still be read.
-  if (!pulls) ReplyTo(reply, Status::Ok());
+  WakeWaiting();
 }
 
 void Piece::PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) {
@@ -81,7 +83,7 @@ void Piece::PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) 
     ++updates_;
   }
   if (pulls) {
-    ReplyOrWait({worker, clocks_.Of(worker), std::move(gradient), std::move(reply), Now()});
+    ReplyOrWait({worker, clocks_.Of(worker), std::move(gradient), std::move(reply), true, Now()});
   } else {
     ReplyTo(reply, Status::Ok());
   }
@@ -92,7 +94,7 @@ void Piece::Pull(int worker, Payload request, OnAnswer reply) {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return ReplyTo(reply, failure_);
   if (const Status fits = CheckRequest(request); !fits.ok()) return ReplyTo(reply, fits);
-  ReplyOrWait({worker, clocks_.Of(worker), std::move(request), std::move(reply), Now()});
+  ReplyOrWait({worker, clocks_.Of(worker), std::move(request), std::move(reply), true, Now()});
 }
 
 void Piece::Finish(int worker) {
@@ -165,7 +167,7 @@ void Piece::ApplyCompleteClocks() {
   }
 }
 
-bool Piece::MayRead(const Waiting& waiting) const {
+bool Piece::IsReady(const Waiting& waiting) const {
   switch (spec_.consistency) {
     case Consistency::kSync:
       return waiting.clock <= applied_;
@@ -179,20 +181,16 @@ bool Piece::MayRead(const Waiting& waiting) const {
 }
 
 void Piece::ReplyOrWait(Waiting waiting) {
-  if (MayRead(waiting)) return GiveParameters(waiting);
+  if (IsReady(waiting)) return GiveAnswer(waiting);
   waiting.request.Copy();
   waiting_.push_back(std::move(waiting));
 }
 
-void Piece::GiveParameters(const Waiting& waiting) {
-  Answer answer{Status::Ok(),
-                Read(waiting.worker, waiting.request),
-                updates_,
-                clocks_.Lowest(),
-                Now() - waiting.since,
-                applied_in_};
+void Piece::GiveAnswer(const Waiting& waiting) {
+  Answer answer{Status::Ok(), {}, updates_, clocks_.Lowest(), Now() - waiting.since, applied_in_};
+  if (waiting.pulls) answer.parameters = Read(waiting.worker, waiting.request);
   waiting.reply(answer);
-  updates_read_[static_cast<size_t>(waiting.worker)] = updates_;
+  if (waiting.pulls) updates_read_[static_cast<size_t>(waiting.worker)] = updates_;
 }
 
 void Piece::ReplyTo(const OnAnswer& reply, const Status& status) {
@@ -202,8 +200,8 @@ void Piece::ReplyTo(const OnAnswer& reply, const Status& status) {
 void Piece::WakeWaiting() {
   std::deque<Waiting> still;
   for (Waiting& waiting : waiting_) {
-    if (MayRead(waiting)) {
-      GiveParameters(waiting);
+    if (IsReady(waiting)) {
+      GiveAnswer(waiting);
     } else {
       still.push_back(std::move(waiting));
     }
@@ -222,7 +220,7 @@ Status Piece::WhyWaits(int worker) {
   if (found == waiting_.end()) return Status::Ok();
   const int slowest = clocks_.Slowest();
   if (slowest < 0) return Status::Ok();
-  return Status::Timeout(WorkerText(worker) + " at clock " + std::to_string(found->clock) +
+  return Status::Timeout(WorkerText(worker) + " at clock " + std::to_string(clocks_.Of(worker)) +
                          " waits for " + WorkerText(slowest) + " at " +
                          std::to_string(clocks_.Of(slowest)) + " (" + ConsistencyText(spec_) + ")")
       .About({.ranks = {spec_.ranks[static_cast<size_t>(slowest)]}, .finding = kLateFinding});

@@ -34,15 +34,21 @@ using OnAnswer = std::function<void(const Answer& answer)>;  // Called once.
 
 class MYDIST_EXPORT Piece {
  public:
+  // Sync: so many gradients of a worker are kept for clocks that are not complete before its pushes
+  // wait; the one that waits is kept as well.
+  static constexpr int64_t kMaxLead = 2;
+
   // The spec outlives it.
   explicit Piece(const TableSpec& spec);
   virtual ~Piece() = default;
   Piece(const Piece&) = delete;
   Piece& operator=(const Piece&) = delete;
 
-  // A gradient of the worker; no bytes: none in this clock. Sync: answered when it is received, or,
-  // when it `pulls`, when its clock is complete; else when it is applied and no bound is exceeded.
-  // kInvalidArgument when the payload does not fit or the table has no rule; nothing is applied then.
+  // A gradient of the worker; no bytes: none in this clock. Sync: answered when it is received and
+  // less than kMaxLead clocks ahead, or, when it `pulls`, when its clock is complete; else when it
+  // is applied and no bound is exceeded. kInvalidArgument when the payload does not fit, the table
+  // has no rule, or a push of this worker has not been answered for its lead; nothing is applied
+  // then.
   void Push(int worker, Payload gradient, bool pulls, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
   // `request`: which rows; nothing of a dense piece.
   void Pull(int worker, Payload request, OnAnswer reply) MYDIST_EXCLUDES(mutex_);
@@ -86,17 +92,18 @@ class MYDIST_EXPORT Piece {
   };
   struct Waiting {
     int worker;
-    int64_t clock;    // What the worker has pushed.
+    int64_t clock;    // That it waits for. Sync: how many must be complete. SSP: its own.
     Payload request;  // What it wants to read.
     OnAnswer reply;
+    bool pulls = true;
     TimePoint since{};  // When it came.
   };
 
   // Of what a worker has pushed: what the table refuses.
   Status CheckPush(int worker, const Payload& gradient) const MYDIST_REQUIRES(mutex_);
-  bool MayRead(const Waiting& waiting) const MYDIST_REQUIRES(mutex_);
+  bool IsReady(const Waiting& waiting) const MYDIST_REQUIRES(mutex_);
   void ReplyOrWait(Waiting waiting) MYDIST_REQUIRES(mutex_);
-  void GiveParameters(const Waiting& waiting) MYDIST_REQUIRES(mutex_);
+  void GiveAnswer(const Waiting& waiting) MYDIST_REQUIRES(mutex_);
   void ReplyTo(const OnAnswer& reply, const Status& status) MYDIST_REQUIRES(mutex_);
   void ApplyTimed(std::span<const Payload* const> gradients, const PushInfo& push)
       MYDIST_REQUIRES(mutex_);

@@ -218,6 +218,34 @@ def test_what_is_slow_or_stopped_is_named(memory: bool, tmp_path: Path) -> None:
         assert job.process.wait(30) == 0, job.output()
 
 
+@pytest.mark.parametrize("memory", [True, deep(False)])
+def test_a_worker_that_is_far_ahead_takes_no_memory_of_the_server(
+    memory: bool, tmp_path: Path
+) -> None:
+    env = {"MYDIST_STALL_WARNING_SECONDS": str(WARNING_S)}
+    with server_job("far_ahead", tmp_path, np=2, servers=1, memory=memory, **env) as job:
+        pids_of_ranks(job, 2)
+        pid = pid_of_server(job, 0)
+        before = own_mib(pid)
+        job.row("ahead")
+        clocks = r"rank 0 at clock 4 waits for rank 1 at 1 \(sync\)"
+        line = rf"push of table 'ahead' has waited .*It answers; table 'ahead': {clocks}\."
+        job.await_output(re.compile(line), 20)
+        grown = own_mib(pid) - before
+        job.tell("enough")
+        assert job.process.wait(60) == 0, job.output()
+        values = [job.row(f"learned{rank}")["value"] for rank in range(2)]
+    assert values == [[33.0]] * 2
+    # Three gradients of 4 MiB, of 32; and what is on its way over a socket.
+    assert grown < 24, grown
+
+
+def own_mib(pid: int) -> float:
+    """Memory of the process that it shares with no other."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
 @pytest.mark.parametrize("memory", [deep(True), deep(False)])
 def test_a_slow_server_takes_no_memory_of_its_workers(memory: bool, tmp_path: Path) -> None:
     with server_job("slow_server", tmp_path, np=1, servers=1, memory=memory) as job:

@@ -342,7 +342,10 @@ class Table(BaseTable):
         return self._shape
 
     def push(self, gradient: torch.Tensor | None, priority: int = 0) -> None:
-        """Gives the servers a gradient. Returns when it is applied; Sync: when it is received.
+        """Gives the servers a gradient. Returns when it is applied.
+
+        Sync: returns when it is received; when this worker is more than two pushes ahead of
+        another one, once that one has come closer.
 
         Args:
             gradient: float32, of the table's shape. None is a clock without one: nothing is

@@ -114,6 +114,40 @@ TEST_F(DensePieceTest, SyncKeepsTheClocksOfAWorkerThatIsAheadApart) {
   EXPECT_THAT(Values(0), ElementsAre(7, 19));
 }
 
+TEST_F(DensePieceTest, SyncAnswersAPushThatIsFarAheadOnceOthersHaveComeCloser) {
+  Open(Dense(Consistency::kSync, 2));
+  EXPECT_TRUE(Push(0, {1, 0}).status->ok());
+  EXPECT_TRUE(Push(0, {1, 0}).status->ok());
+  Seen third;
+  piece_->Push(0, Bytes({1, 0}), false, Into(third));
+  EXPECT_FALSE(third.status.has_value());
+  EXPECT_EQ(piece_->WhyWaits(0).message(), "rank 0 at clock 3 waits for rank 1 at 0 (sync)");
+  const Seen fourth = Push(0, {1, 0});  // It would be one more to keep.
+  EXPECT_EQ(fourth.status->code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(fourth.status->message(), HasSubstr("does not wait for the one before"));
+  Push(1, {1, 0});
+  EXPECT_TRUE(third.status->ok());
+  EXPECT_TRUE(third.parameters.empty());
+  EXPECT_TRUE(piece_->WhyWaits(0).ok());
+  Push(1, {1, 0});
+  Push(1, {1, 0});
+  EXPECT_THAT(Values(0), ElementsAre(7, 20));
+}
+
+// By whatever lets the clock of the others go on.
+TEST_F(DensePieceTest, APushThatIsFarAheadWaitsForNoneThatHasLeft) {
+  for (const bool is_lost : {false, true}) {
+    Open(Dense(Consistency::kSync, 2));
+    Push(0, {1, 0});
+    Push(0, {1, 0});
+    Seen third;
+    piece_->Push(0, Bytes({1, 0}), false, Into(third));
+    EXPECT_FALSE(third.status.has_value());
+    is_lost ? piece_->Lose(1, Status::PeerLost("rank 1 has died")) : piece_->Finish(1);
+    EXPECT_EQ(third.status->code(), is_lost ? StatusCode::kPeerLost : StatusCode::kOk);
+  }
+}
+
 TEST_F(DensePieceTest, ATableWithoutARuleRefusesEachPushAndIsPulled) {
   for (const Consistency consistency :
        {Consistency::kSync, Consistency::kSsp, Consistency::kAsync}) {

@@ -365,6 +365,28 @@ def slow_server() -> None:
     wait_for("enough")
 
 
+def far_ahead() -> None:
+    """Rank 0 pushes 32 gradients of 4 MiB before rank 1 pushes the first."""
+    md.init()
+    count, steps = 1 << 20, 32
+    table = md.ps.Table("ahead", torch.zeros(count), md.ps.Add())
+    other = md.ps.Table("other", torch.zeros(9), md.ps.Add())
+    gradient = torch.ones(count)
+    table.push_pull(gradient)
+    ready()
+    handles = []
+    if md.rank() == 0:
+        handles = [table.push_async(gradient) for _ in range(steps)]
+        write_row(FOLDER, "ahead", {})
+    assert other.push_pull(torch.ones(9))[0] == 1  # It waits behind none of them.
+    if md.rank() == 1:
+        wait_for("enough")
+        handles = [table.push_async(gradient) for _ in range(steps)]
+    for handle in handles:
+        md.synchronize(handle)
+    learned(value=table.pull().unique().tolist())
+
+
 def resident_mib() -> float:
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
