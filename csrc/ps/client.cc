@@ -170,6 +170,7 @@ Status Client::Declare(uint32_t number, const TableSpec& spec, int worker, bool 
 }
 
 void Client::Send(OpenTable& table, std::vector<std::vector<Part>> parts) {
+  MutexLock in_order(table.order);
   for (size_t lane = 0; lane < parts.size(); ++lane) {
     if (parts[lane].empty()) continue;
     const bool pushes = Pushes(parts[lane][0].frame.kind);

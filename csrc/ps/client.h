@@ -113,6 +113,10 @@ class MYDIST_EXPORT Client {
     const int worker;               // Its index among the table's workers.
     const std::vector<int> places;  // Index of the lane, by piece.
 
+    // Held while the parts of an operation join their lanes: two threads that push at once are in
+    // the same order at each server. Before the locks of the lanes.
+    Mutex order;
+
     void CountPush() MYDIST_EXCLUDES(mutex_);
     // Notes what an answer says of the version, and how stale a push was. `index`: of the piece,
     // or of the lane of rows.

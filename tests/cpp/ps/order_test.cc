@@ -13,6 +13,31 @@ using ::testing::Eq;
 
 class OrderTest : public ServiceTest {};
 
+// Threads of one worker push at once: each clock has one gradient, whole, on all servers.
+TEST_P(OrderTest, PushesOfTwoThreadsAreInOneOrderOnAllServers) {
+  constexpr int64_t kElements = 12'000;
+  StartServers(3);
+  const std::unique_ptr<Client> client = MakeClient(0);
+  const std::unique_ptr<Client> other = MakeClient(1);
+  TableSpec spec = Dense("t", kElements, Consistency::kSync, 2);
+  spec.rule = {"assign", {}};
+  ASSERT_TRUE(client->Declare(1, spec, 0, true, std::vector<float>(kElements)).ok());
+  ASSERT_TRUE(other->Declare(1, spec, 1, false, {}).ok());
+  const std::vector<float> zeros(kElements);
+  for (int round = 0; round < 100; ++round) {
+    OnWorkers(2, [&](int thread) {
+      const std::vector<float> mine(kElements, static_cast<float>(1 + thread));
+      Finish(*client, client->Submit(FrameKind::kPush, 1, mine.data(), nullptr));
+    });
+    std::vector<std::vector<float>> outputs(2, std::vector<float>(kElements));
+    for (std::vector<float>& output : outputs) {
+      Finish(*other, other->Submit(FrameKind::kPushPull, 1, zeros.data(), output.data()));
+      ASSERT_THAT(output, Each(Eq(output[0]))) << round;
+    }
+    ASSERT_EQ(outputs[0][0] + outputs[1][0], 1.5F);
+  }
+}
+
 // One worker is far ahead with pushes to one table, and then to another one that the other worker
 // wants first. They wait at the worker, and no other table behind them.
 TEST_P(OrderTest, AWorkerThatIsFarAheadWaitsAndHoldsUpNoOtherTable) {
