@@ -320,12 +320,12 @@ std::shared_ptr<Operation> Client::SubmitRows(FrameKind kind, uint32_t number,
   const TableSpec& spec = table->spec;
   const Result<std::vector<std::vector<int64_t>>> positions = ByLane(kind, spec, rows);
   if (!positions.ok()) return Failed(positions.status());
-  // A push is one part, however large: it moves the clock of each server once.
+  // A push is one part, however large: it moves the clock of each server once. A pull goes to all
+  // servers as well: how stale a gradient is depends on no row's place.
   const size_t step = Pushes(kind) ? std::max<size_t>(1, rows.size()) : RowsInAPart(spec);
   int64_t count = 0;
   for (const std::vector<int64_t>& of_lane : *positions) {
-    count += static_cast<int64_t>((of_lane.size() + step - 1) / step);
-    count += Pushes(kind) && of_lane.empty() ? 1 : 0;
+    count += std::max<int64_t>(1, static_cast<int64_t>((of_lane.size() + step - 1) / step));
   }
   const RowCall call{table,     kind,   number,   rows,
                      gradients, output, priority, TraceOf(kind, spec, count)};
@@ -333,7 +333,7 @@ std::shared_ptr<Operation> Client::SubmitRows(FrameKind kind, uint32_t number,
   std::vector<std::vector<Part>> parts(lanes_.size());
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const std::span<const int64_t> all = (*positions)[lane];
-    for (size_t i = 0; i < all.size() || (i == 0 && Pushes(kind)); i += step) {
+    for (size_t i = 0; i == 0 || i < all.size(); i += step) {
       parts[lane].push_back(RowPart(call, lane, all.subspan(i, std::min(step, all.size() - i))));
       parts[lane].back().operation = operation;
     }
@@ -360,6 +360,7 @@ std::shared_ptr<Operation> Client::SubmitToAll(FrameKind kind, uint32_t number,
     part.operation = operation;
     of_lane.push_back(std::move(part));
   }
+  if (Pushes(kind)) table->CountPush();
   Send(*table, std::move(parts));
   if (kind == FrameKind::kRemove) {
     holdings_->Close(number);

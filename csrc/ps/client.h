@@ -82,7 +82,8 @@ class MYDIST_EXPORT Client {
   std::shared_ptr<Operation> SubmitRows(FrameKind kind, uint32_t table,
                                         std::span<const int64_t> rows, const float* gradients,
                                         float* output, int priority = 0);
-  // Finish, resume, remove, or other options of the rule, on all servers.
+  // Finish, resume, remove, or other options of the rule, on all servers. A push to rows without
+  // any gradient: it moves the clock alone.
   std::shared_ptr<Operation> SubmitToAll(FrameKind kind, uint32_t table,
                                          const std::vector<uint8_t>& payload = {});
 

@@ -159,7 +159,7 @@ void Piece::ApplyCompleteClocks() {
       if (gradient && !gradient->bytes().empty()) gradients.push_back(&*gradient);
     }
     if (!gradients.empty()) {
-      ApplyTimed(gradients, {0, updates_, updates_});
+      ApplyTimed(gradients, {0, updates_, updates_, true});
       ++updates_;
     }
     ++applied_;

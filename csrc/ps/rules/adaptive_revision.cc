@@ -60,8 +60,8 @@ class AdaptiveRevision final : public UpdateRule {
     float* const sum = state.data();
     float* const square = sum + count;
     float* const largest = square + count;
-    // A mean over all workers has no delay either, and worker 0 may have pulled long ago.
-    if (push.updates_read == push.updates) {
+    // A mean over all workers has no delay, and worker 0 may have pulled long ago.
+    if (push.is_mean) {
       PromptRevisionLoop(w, gradient.data(), sum, square, largest, count, lr_);
     } else {
       LateRevisionLoop(w, gradient.data(), sum, square, largest,

@@ -13,14 +13,14 @@ struct DcAsgdFactors {
   float lr, lam, momentum, fresh;
 };
 
-MYDIST_LOOP_PART float Compensated(float g, float lam, float backup, float w) {
-  return g + lam * g * (g * (w - backup));
+MYDIST_LOOP_PART float Compensated(float g, float lam, float moved) {
+  return moved != 0 ? g + lam * g * (g * moved) : g;
 }
 
 MYDIST_LOOP void DcAsgdLoop(float* __restrict w, const float* __restrict g,
                             const float* __restrict backup, size_t count, DcAsgdFactors by) {
   for (size_t i = 0; i < count; ++i) {
-    w[i] -= by.lr * Compensated(g[i], by.lam, backup[i], w[i]);
+    w[i] -= by.lr * Compensated(g[i], by.lam, w[i] - backup[i]);
   }
 }
 
@@ -41,7 +41,7 @@ MYDIST_LOOP void AdaptiveDcAsgdLoop(float* __restrict w, const float* __restrict
     const float s = MeanSquare(square[i], g[i], by);
     square[i] = s;
     const float lam = by.lam / std::sqrt(s + kEpsilon);
-    w[i] -= by.lr * Compensated(g[i], lam, backup[i], w[i]);
+    w[i] -= by.lr * Compensated(g[i], lam, w[i] - backup[i]);
   }
 }
 
@@ -69,8 +69,8 @@ class DcAsgd final : public UpdateRule {
     const size_t count = parameters.size();
     const float* const backup = state.data() + static_cast<size_t>(push.worker) * count;
     float* const square = state.data() + static_cast<size_t>(workers_) * count;
-    // A mean over all workers has no delay either, and the backup of worker 0 may be an old one.
-    if (by_.lam == 0 || push.updates_read == push.updates) {
+    // A mean over all workers has no delay, and the backup of worker 0 may be an old one.
+    if (by_.lam == 0 || push.is_mean) {
       if (is_adaptive_) DcAsgdMeanSquareLoop(gradient.data(), square, count, by_);
       Descend(parameters, gradient, by_.lr);
     } else if (is_adaptive_) {

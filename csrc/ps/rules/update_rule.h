@@ -20,9 +20,12 @@ namespace mydist::ps {
 
 // What a rule may want to know of the push that it applies.
 struct PushInfo {
-  int worker = 0;            // 0 to workers - 1; 0 where a mean over all of them is applied.
-  int64_t updates = 0;       // Applied to these parameters before this one.
-  int64_t updates_read = 0;  // The same when the worker last pulled them; its delay is the rest.
+  int worker = 0;       // 0 to workers - 1; 0 where a mean over all of them is applied.
+  int64_t updates = 0;  // Applied to the piece before this one, to whatever rows.
+  // The same when the worker last pulled parameters of the piece; its delay is the rest. Of rows it
+  // may have pulled others then.
+  int64_t updates_read = 0;
+  bool is_mean = false;  // Over the workers of a Sync table, all of which have read the same.
 };
 
 class MYDIST_EXPORT UpdateRule {

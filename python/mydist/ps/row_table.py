@@ -158,10 +158,9 @@ class RowTable(BaseTable):
             raise wrong_type(f"{call}: gradients", gradients, "a torch.Tensor")
         if kind != "pull" and sent is None:
             # The clock moves without a gradient; what is to be pulled follows.
-            none = torch.empty(0, dtype=torch.int64)
-            operation = self._client.submit_rows("push", self._number, none.data_ptr(), 0, 0, 0, 0)
+            operation = self._client.submit_to_all("push", self._number)
             if kind == "push":
-                return TableCall(self._client, operation, None, none)
+                return TableCall(self._client, operation)
             kind = "pull"
         target = finish = None
         if kind != "push":

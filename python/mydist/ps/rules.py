@@ -1,8 +1,10 @@
 """What the servers do with what workers push. Names of options are as in torch.optim.
 
-In the docstrings w are the parameters on the server, g is what is pushed, and t counts pushes from
-1. Unless a docstring says otherwise, operations go element by element. Servers compute in float32.
-With Sync a rule is applied to the mean over the workers, which has no delay.
+In the docstrings w are the parameters on the server, g is what is pushed, and t counts pushes to
+the table from 1. Of a RowTable only the rows that are pushed change, and their state; t counts all
+pushes to the table, as the step of torch.optim.SparseAdam does. Unless a docstring says otherwise,
+operations go element by element. Servers compute in float32. With Sync a rule is applied to the
+mean over the workers, which has no delay.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class SGD(Rule):
     """As torch.optim.SGD.
 
     d = g + weight_decay·w; v ← momentum·v + (1 − dampening)·d; w ← w − lr·v, or with nesterov
-    w ← w − lr·(d + momentum·v). The first v is d. Memory: v, where there is a momentum.
+    w ← w − lr·(d + momentum·v). In the first push to the table v is d. Memory: v, where there is a
+    momentum.
 
     Attributes:
         lr: at least 0.

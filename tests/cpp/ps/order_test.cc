@@ -120,6 +120,41 @@ TEST_P(WindowTest, WhatHasAHigherPriorityIsSentFirst) {
   EXPECT_THAT(order, ::testing::ElementsAre("table rows", "table dense3", "table dense2"));
 }
 
+// Whatever the place of the rows that are pulled and of those that are pushed.
+TEST_P(OrderTest, TheDelayOfRowsIsTheSameOnAnyNumberOfServers) {
+  std::vector<float> results;
+  for (const int count : {1, 3}) {
+    addresses_.clear();
+    servers_.clear();
+    StartServers(count);
+    const std::unique_ptr<Client> client = MakeClient(0);
+    const std::unique_ptr<Client> other = MakeClient(1);
+    TableSpec spec = Rows("t", 1, Consistency::kAsync, 2);
+    spec.rule = {"ada_delay", {{"smoothness", 1}, {"c", 1}}};
+    ASSERT_TRUE(client->Declare(1, spec, 0, true, {}).ok());
+    ASSERT_TRUE(other->Declare(1, spec, 1, false, {}).ok());
+    const std::vector<float> ones(1, 1.0F);
+    std::vector<int64_t> rows(1);
+    float value = 0;
+    for (int64_t step = 0; step < 20; ++step) {
+      rows[0] = step * 256;  // Another block, and so perhaps another server.
+      Finish(*client, client->SubmitRows(FrameKind::kPull, 1, rows, nullptr, &value));
+      rows[0] += 1;
+      if (step % 3 == 0) {
+        Finish(*other, other->SubmitRows(FrameKind::kPush, 1, rows, ones.data(), nullptr));
+      }
+      rows[0] = (step * 7 % 20) * 256;
+      Finish(*client, client->SubmitRows(FrameKind::kPush, 1, rows, ones.data(), nullptr));
+      Finish(*other, other->SubmitRows(FrameKind::kPull, 1, rows, nullptr, &value));
+      results.push_back(value);
+    }
+    EXPECT_EQ(client->StatsOf(1).most_staleness, 1);
+  }
+  const std::vector<float> alone(results.begin(), results.begin() + 20);
+  EXPECT_THAT(std::vector<float>(results.begin() + 20, results.end()),
+              ::testing::ElementsAreArray(alone));
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, WindowTest, ::testing::Values(true),
                          [](const auto&) { return "memory"; });
 INSTANTIATE_TEST_SUITE_P(Over, OrderTest, ::testing::Values(true, false),

@@ -360,6 +360,19 @@ TEST(RowPiece, DuplicatesAreAddedAndOtherRowsStay) {
   EXPECT_THAT(Read(piece, {3, 999'999}), ElementsAre(-10, -20, 0, 0));
 }
 
+// Not for that of rows that the worker has pulled in between.
+TEST(RowPiece, ALateGradientIsRepairedForTheDelayOfItsOwnRow) {
+  TableSpec spec = Rows(Consistency::kAsync, 2);
+  spec.rule = {"dc_asgd", {{"lr", 1}, {"lam", 2}}};
+  RowPiece piece(spec);
+  Read(piece, {5});
+  Seen seen;
+  piece.Push(1, Request({5}, {4, 4}), false, Into(seen));  // w = -4.
+  Read(piece, {6});
+  piece.Push(0, Request({5}, {1, 1}), true, Into(seen = {}));
+  EXPECT_THAT(seen.parameters, ElementsAre(3, 3));  // -4 - (1 + 2·1·(-4 - 0)).
+}
+
 TEST(RowPiece, ATableWithoutARuleRefusesEachPushAndIsPulled) {
   TableSpec spec = Rows(Consistency::kAsync, 1);
   spec.rule = {kNoRule, {}};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -318,6 +319,38 @@ def ps_the_engine_does_not_notice() -> None:
     gate.push_pull(torch.ones(1))
     # Heartbeats, of this rank and of others.
     assert wakeups <= 2 + (md.size() + 1) * seconds, (wakeups, seconds)
+
+
+# In torch a row without a gradient keeps its state as well, and steps count for all rows.
+SPARSE = (
+    (md.ps.Adam(lr=0.1, eps=1e-12), partial(torch.optim.SparseAdam, lr=0.1, eps=1e-12)),
+    (md.ps.Adagrad(lr=0.1, lr_decay=0.1), partial(torch.optim.Adagrad, lr=0.1, lr_decay=0.1)),
+    (md.ps.SGD(lr=0.1), partial(torch.optim.SGD, lr=0.1)),
+)
+
+
+@check(cases=[(index, sync) for index in range(len(SPARSE)) for sync in (True, False)])
+def ps_rules_of_rows_are_the_sparse_ones_of_torch(index: int, sync: bool) -> None:
+    """Rows are touched in some steps only, and lie on several servers."""
+    rule, reference = SPARSE[index]
+    consistency = md.ps.Sync() if sync else md.ps.Async()
+    table = md.ps.RowTable(fresh("sparse"), 2000, 3, rule, md.ps.Normal(1.0), consistency)
+    everything = torch.arange(2000)
+    weight = table.pull(everything).requires_grad_()
+    optimizer = reference([weight])
+    random = torch.Generator().manual_seed(5)
+    md.barrier()
+    for step in range(12):
+        ids = torch.randint(2000, (40,), generator=random)
+        slopes = torch.randn(40, 3, generator=random)
+        weight.grad = torch.sparse_coo_tensor(ids[None], slopes, (2000, 3), check_invariants=True)
+        optimizer.step()
+        if sync or step % md.size() == md.rank():  # Each push alone, by one worker after the other.
+            table.push(ids, slopes)
+        if not sync:
+            md.barrier()
+    torch.testing.assert_close(table.pull(everything), weight.detach(), atol=2e-5, rtol=1e-5)
+    md.barrier()
 
 
 @check()

@@ -63,7 +63,7 @@ class Trial {
   void Run(std::string_view script, Gradient gradient) {
     for (const char turn : script) {
       if (turn == '*') {
-        Push(gradient(updates_), {0, updates_, updates_});
+        Push(gradient(updates_), {0, updates_, updates_, true});
         continue;
       }
       const bool pulls = turn >= 'a';
