@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ps/rules/descend.h"
 #include "ps/rules/loop.h"
@@ -9,18 +10,20 @@
 namespace mydist::ps {
 namespace {
 
+// `most`: of the correction, as a part of the gradient.
 struct DcAsgdFactors {
-  float lr, lam, momentum, fresh;
+  float lr, lam, most, momentum, fresh;
 };
 
-MYDIST_LOOP_PART float Compensated(float g, float lam, float moved) {
-  return moved != 0 ? g + lam * g * (g * moved) : g;
+MYDIST_LOOP_PART float Compensated(float g, float lam, float most, float moved) {
+  const float part = std::min(std::max(lam * g * moved, -most), most);
+  return moved != 0 ? g + g * part : g;
 }
 
 MYDIST_LOOP void DcAsgdLoop(float* __restrict w, const float* __restrict g,
                             const float* __restrict backup, size_t count, DcAsgdFactors by) {
   for (size_t i = 0; i < count; ++i) {
-    w[i] -= by.lr * Compensated(g[i], by.lam, w[i] - backup[i]);
+    w[i] -= by.lr * Compensated(g[i], by.lam, by.most, w[i] - backup[i]);
   }
 }
 
@@ -41,13 +44,14 @@ MYDIST_LOOP void AdaptiveDcAsgdLoop(float* __restrict w, const float* __restrict
     const float s = MeanSquare(square[i], g[i], by);
     square[i] = s;
     const float lam = by.lam / std::sqrt(s + kEpsilon);
-    w[i] -= by.lr * Compensated(g[i], lam, w[i] - backup[i]);
+    w[i] -= by.lr * Compensated(g[i], lam, by.most, w[i] - backup[i]);
   }
 }
 
 // Asynchronous SGD with delay compensation, Zheng et al. 2017. The backup is w as this worker has
 // pulled it last: w ← w − lr·(g + lam·g²·(w − backup)). With adaptive √(s + 1e-7) divides lam, and
-// s ← momentum·s + (1 − momentum)·g². State: the backup of each worker, then s with adaptive.
+// s ← momentum·s + (1 − momentum)·g². No part |lam·g·(w − backup)| counts for more than clip, which
+// is not in the paper; 0: all of it counts. State: the backup of each worker, then s with adaptive.
 class DcAsgd final : public UpdateRule {
  public:
   DcAsgd(const RuleOptions& options, int workers)
@@ -55,6 +59,7 @@ class DcAsgd final : public UpdateRule {
         is_adaptive_(options.Is("adaptive")),
         by_{.lr = options.Float("lr"),
             .lam = options.Float("lam"),
+            .most = options.Is("clip") ? options.Float("clip") : std::numeric_limits<float>::max(),
             .momentum = options.Float("momentum"),
             .fresh = static_cast<float>(1 - options.At("momentum"))} {}
 
@@ -97,7 +102,7 @@ class DcAsgd final : public UpdateRule {
 RuleRow DcAsgdRow() {
   return {"dc_asgd",
           {Required(AtLeastZero("lr")), Required(AtLeastZero("lam")), Switch("adaptive"),
-           BelowOne("momentum", 0.95)},
+           BelowOne("momentum", 0.95), AtLeastZero("clip", 1)},
           [](const RuleOptions& options, int workers) {
             return std::make_unique<DcAsgd>(options, workers);
           }};

@@ -196,17 +196,20 @@ class FTRL(Rule):
 class DCASGD(Rule):
     """Asynchronous SGD with delay compensation. Source: Zheng et al., arXiv:1609.08326.
 
-    With b the parameters that this worker has pulled last: w ← w − lr·(g + lam·g²·(w − b)). With
+    With b the parameters that this worker has pulled last: w ← w − lr·g·(1 + lam·g·(w − b)). With
     adaptive s ← momentum·s + (1 − momentum)·g², and √(s + 1e-7) divides lam. A gradient without
     delay is plain SGD. Memory: b of each worker, and s with adaptive.
 
     What lam repairs depends on the scale of the gradients, less so with adaptive: start with
-    adaptive and a lam of 1 to 2; the paper has 0.04 without it and 2 with it.
+    adaptive and a lam of 1 to 2; the paper has 0.04 without it and 2 with it. The paper has no
+    clip. Without one, too large a lam·g·(w − b) makes the next one larger still, up to NaN; with a
+    clip of 1 no gradient changes its sign, and none is more than doubled.
 
     Attributes:
         lr, lam: at least 0.
         adaptive: see above.
         momentum: of s, at least 0 and below 1.
+        clip: the most that lam·g·(w − b) counts for, up or down; 0: it counts in full.
     """
 
     name: ClassVar[str] = "dc_asgd"
@@ -214,6 +217,7 @@ class DCASGD(Rule):
     lam: float
     adaptive: bool = False
     momentum: float = 0.95
+    clip: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

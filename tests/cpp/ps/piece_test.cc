@@ -363,7 +363,7 @@ TEST(RowPiece, DuplicatesAreAddedAndOtherRowsStay) {
 // Not for that of rows that the worker has pulled in between.
 TEST(RowPiece, ALateGradientIsRepairedForTheDelayOfItsOwnRow) {
   TableSpec spec = Rows(Consistency::kAsync, 2);
-  spec.rule = {"dc_asgd", {{"lr", 1}, {"lam", 2}}};
+  spec.rule = {"dc_asgd", {{"lr", 1}, {"lam", 2}, {"clip", 0}}};
   RowPiece piece(spec);
   Read(piece, {5});
   Seen seen;

@@ -112,7 +112,9 @@ struct DcAsgdReference final : Reference {
   void Push(double g, const PushInfo& push) override {
     square = Of("momentum", 0.95) * square + (1 - Of("momentum", 0.95)) * g * g;
     const double lam = Of("lam") / (Of("adaptive") != 0 ? std::sqrt(square + 1e-7) : 1);
-    w -= Of("lr") * (g + lam * g * g * (w - backup[push.worker]));
+    const double clip = Of("clip", 1) > 0 ? Of("clip", 1) : 1e300;
+    const double part = std::clamp(lam * g * (w - backup[push.worker]), -clip, clip);
+    w -= Of("lr") * (g + g * part);
   }
   void Pull(int worker) override { backup[worker] = w; }
   double backup[kTrialWorkers];
