@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import weakref
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Address = tuple[int, str, int, str]
 
 _KEY_BYTES = 32
-_TABLES_OF_A_SET = 1 << 20
+_MOST_NUMBER = (1 << 32) - 2  # Of a table, in a frame; the one above is that of no table.
 
 
 @dataclass
@@ -33,32 +34,44 @@ class JobServers:
     Attributes:
         client: connected to all of them.
         server: the one whose threads run in this process, if any.
-        first_table: of the numbers of each process set; those below may be of an earlier job, which
-            the servers still know.
-        tables: created so far by this rank, by process set.
+        numbers: those that this rank gives to tables whose first worker it is. See numbers_of().
         open_tables: those that the program still has and has not closed.
         has_left: whether this rank has said goodbye.
     """
 
     client: _ps.Client
     server: _ps.Server | None
-    first_table: int
-    tables: Counter[int] = field(default_factory=Counter)
+    numbers: Iterator[int]
     open_tables: weakref.WeakSet[BaseTable] = field(default_factory=weakref.WeakSet)
     has_left: bool = False
 
-    def next_table(self, process_set_id: int) -> int:
-        """The number of the next table: the same on all ranks of the set, and no other's."""
-        global _tables_ever
-        _tables_ever += 1
-        self.tables[process_set_id] += 1
-        number = self.first_table + self.tables[process_set_id]
-        return process_set_id * _TABLES_OF_A_SET + number
+    def take_number(self, number: int, call: str) -> int:
+        """The table that `call` creates has the number, which its first worker has given.
+
+        Raises ValueError when there are no more.
+        """
+        global _last_number
+        if number > _MOST_NUMBER:
+            raise ValueError(
+                f"{call}: the numbers of tables, up to {_MOST_NUMBER}, are used up; start the "
+                "job again"
+            )
+        _last_number = max(_last_number, number)
+        return number
 
 
 _current: JobServers | None = None
-# Created by this process, in whatever job.
-_tables_ever = 0
+# The highest of a table that this process has worked on, in whatever job.
+_last_number = 0
+
+
+def numbers_of(rank: int, size: int, last: int) -> Iterator[int]:
+    """Of tables whose first worker is this rank: every size-th number.
+
+    No other rank gives one of them, so process sets that know nothing of each other may create
+    tables at the same time. `last`: the highest one so far; the servers may still know its table.
+    """
+    return itertools.count(last + 1 + rank, size)
 
 
 def current() -> JobServers:
@@ -96,8 +109,8 @@ def _connect() -> JobServers:
         pid=os.getpid(),
         session=secrets.randbits(64),
     )
-    first = max(allgather_object(_tables_ever, name="ps.tables"))
-    return JobServers(client, server, first)
+    last = max(allgather_object(_last_number, name="ps.tables"))
+    return JobServers(client, server, numbers_of(topology.rank(), topology.size(), last))
 
 
 def _start_in_ranks(module: Any) -> tuple[_ps.Server | None, list[Address], bytes]:

@@ -69,9 +69,8 @@ class BaseTable:
             ranks=self._process_set.ranks,
             **sizes,
         )
-        self._agree(sizes)
-        # Not before: a rank whose arguments are wrong does not come to this point.
-        self._number = servers.next_table(self._process_set.process_set_id)
+        # A rank whose arguments are wrong does not come to this point.
+        self._number = self._agree(sizes)
         servers.open_tables.add(self)
         worker = self._process_set.rank()
         address = 0 if start is None else start.data_ptr()
@@ -124,21 +123,24 @@ class BaseTable:
         if first is not None:
             raise first
 
-    def _agree(self, sizes: dict[str, Any]) -> None:
-        """Raises an error on all ranks where they declare different tables, or one has the name
-        in use. Collective.
+    def _agree(self, sizes: dict[str, Any]) -> int:
+        """The table's number. Collective.
+
+        Raises an error on all ranks where they declare different tables, or one has the name in
+        use.
         """
         what = f"{type(self).__name__} '{self.name}'"
-        mine = f"{what}: {sizes}, {self.choice()}", self._has_name()
+        number = next(self._servers.numbers) if self._process_set.rank() == 0 else 0
+        mine = f"{what}: {sizes}, {self.choice()}", self._has_name(), number
         told = allgather_object(mine, name=f"ps.table.{self.name}", process_set=self._process_set)
         ranks = self._process_set.ranks
-        users = [rank for rank, (_, uses) in zip(ranks, told, strict=True) if uses]
+        users = [rank for rank, (_, uses, _) in zip(ranks, told, strict=True) if uses]
         if users:
             raise ValueError(
                 f"{what}: ranks {users} have a table of this name open; close() it, or take "
                 "another name"
             )
-        texts = [text for text, _ in told]
+        texts = [text for text, _, _ in told]
         by_rank = dict(zip(ranks, texts, strict=True))
         differing = sorted(set(texts))
         if len(differing) > 1:
@@ -150,6 +152,7 @@ class BaseTable:
                     "Create it with the same arguments on all ranks.",
                 )
             )
+        return self._servers.take_number(told[0][2], what)
 
     def _has_name(self) -> bool:
         tables = self._servers.open_tables
