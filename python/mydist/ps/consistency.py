@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..job.error_text import check_whole, wrong_type
+from ..job.error_text import wrong_type
+from .ranges import check_between
 
 __all__ = ["SSP", "Async", "Consistency", "Sync"]
+
+_MOST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -105,5 +108,4 @@ def check_consistency(what: str, value: Any) -> None:
 
 
 def _check(what: str, value: int) -> None:
-    if check_whole(what, value) < 0:
-        raise ValueError(f"{what} is {value}, expected at least 0")
+    check_between(what, value, 0, _MOST)

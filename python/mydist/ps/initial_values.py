@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..job.error_text import wrong_type
+
 __all__ = ["Initial", "Normal", "Uniform", "Zeros"]
 
 
@@ -19,9 +21,11 @@ class Initial:
         return type(self).__name__.lower()
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a scale below 0."""
+        """Raises ValueError for a scale below 0, TypeError for one that is no number."""
+        name = type(self).__name__
+        if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
+            raise wrong_type(f"{name}: scale", self.scale, "a number of at least 0")
         if not self.scale >= 0:
-            name = type(self).__name__
             raise ValueError(f"{name}: scale is {self.scale!r}, expected a number of at least 0")
 
 

@@ -8,15 +8,20 @@ from typing import Any, cast
 import torch
 
 from ..collectives.handles import remember_waiter
-from ..job.error_text import check_whole, wrong_type
+from ..job.error_text import wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from .consistency import Async, Consistency
 from .host_tensors import host_floats, prepare_output
 from .initial_values import Initial, Uniform
+from .ranges import check_between
 from .rules import Rule
 from .table import BaseTable, TableCall
 
 __all__ = ["RowTable"]
+
+_MOST_ROWS = (1 << 63) - 1
+_MOST_WIDTH = 1 << 20
+_MOST_SEED = (1 << 64) - 1
 
 
 class RowTable(BaseTable):
@@ -49,17 +54,19 @@ class RowTable(BaseTable):
             init: start values; Uniform(0.01) unless said otherwise.
             consistency: Async() unless said otherwise.
             nan: as for Table.
-            seed: of the start values; equal on all ranks.
+            seed: of the start values, from 0 to 2**64 - 1; equal on all ranks.
             process_set: as for Table.
 
         Raises: as Table().
         """
         super().__init__(name, rule, consistency or Async(), nan, process_set)
-        self.rows = check_whole(f"RowTable '{name}': rows", rows)
-        self.width = check_whole(f"RowTable '{name}': width", width)
+        what = f"RowTable '{name}'"
+        self.rows = check_between(f"{what}: rows", rows, 1, _MOST_ROWS)
+        self.width = check_between(f"{what}: width", width, 1, _MOST_WIDTH)
+        check_between(f"{what}: seed", seed, 0, _MOST_SEED)
         start = init if init is not None else Uniform()
         if not isinstance(start, Initial):
-            raise wrong_type(f"RowTable '{name}': init", init, "md.ps.Uniform(0.01) or the like")
+            raise wrong_type(f"{what}: init", init, "md.ps.Uniform(0.01) or the like")
         sizes = {
             "elements": 0,
             "piece_elements": 0,
@@ -67,59 +74,72 @@ class RowTable(BaseTable):
             "width": self.width,
             "init": (start.kind, float(start.scale), seed),
         }
-        if self.rows < 1:
-            raise ValueError(f"RowTable '{name}': rows is {rows}, expected at least 1")
         self._declare(sizes, None)
 
     def places(self) -> str:
         """See BaseTable."""
         return f"up to {self.rows} rows of {self.width}, in blocks of 256 on all servers"
 
-    def pull(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def pull(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
+    ) -> torch.Tensor:
         """The rows of these numbers, [n, width].
 
         Args:
             ids: [n], integers from 0 to rows - 1; a row may occur more than once.
             out: where they are written, if given: float32 [n, width].
+            priority: as for Table.push.
 
         Raises:
-            ValueError: a number is no row of the table, or a shape differs.
-            TypeError: `ids` are no integers, or `out` is no float32 tensor.
+            ValueError: a number is no row of the table, a shape differs, or the priority is not
+                allowed.
+            TypeError: `ids` are no integers, `out` is no float32 tensor, or the priority is no int.
             PeerLostError: a server, or with Sync a worker, is gone.
             CollectiveTimeoutError: MYDIST_STALL_SHUTDOWN_SECONDS have passed.
         """
-        return cast(torch.Tensor, self._start("pull", ids, None, out).wait())
+        return cast(torch.Tensor, self._start("pull", ids, None, out, priority).wait())
 
-    def pull_async(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> int:
+    def pull_async(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
+    ) -> int:
         """As pull; returns a handle for synchronize()."""
-        return remember_waiter(self._start("pull", ids, None, out))
+        return remember_waiter(self._start("pull", ids, None, out, priority))
 
-    def push(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+    def push(self, ids: torch.Tensor, gradients: torch.Tensor, priority: int = 0) -> None:
         """Gives the servers gradients of rows. Those of a row that occurs twice are added.
 
         Args:
             ids: as for pull.
             gradients: float32 [n, width].
+            priority: as for Table.push.
 
         Raises: as pull; ValueError also where push of a Table raises it.
         """
-        self._start("push", ids, gradients, None).wait()
+        self._start("push", ids, gradients, None, priority).wait()
 
-    def push_async(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
+    def push_async(self, ids: torch.Tensor, gradients: torch.Tensor, priority: int = 0) -> int:
         """As push; returns a handle for synchronize()."""
-        return remember_waiter(self._start("push", ids, gradients, None))
+        return remember_waiter(self._start("push", ids, gradients, None, priority))
 
     def push_pull(
-        self, ids: torch.Tensor, gradients: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        gradients: torch.Tensor,
+        out: torch.Tensor | None = None,
+        priority: int = 0,
     ) -> torch.Tensor:
         """A push, and the same rows after it."""
-        return cast(torch.Tensor, self._start("push_pull", ids, gradients, out).wait())
+        return cast(torch.Tensor, self._start("push_pull", ids, gradients, out, priority).wait())
 
     def push_pull_async(
-        self, ids: torch.Tensor, gradients: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        gradients: torch.Tensor,
+        out: torch.Tensor | None = None,
+        priority: int = 0,
     ) -> int:
         """As push_pull; returns a handle for synchronize()."""
-        return remember_waiter(self._start("push_pull", ids, gradients, out))
+        return remember_waiter(self._start("push_pull", ids, gradients, out, priority))
 
     def embedding(self, ids: torch.Tensor) -> torch.Tensor:
         """As torch.nn.functional.embedding: pulls the rows; backward() pushes their gradients.
@@ -143,9 +163,10 @@ class RowTable(BaseTable):
         ids: object,
         gradients: torch.Tensor | None,
         out: torch.Tensor | None,
+        priority: int,
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
-        self._check_call(call, kind)
+        self._check_call(call, kind, priority)
         rows = _row_numbers(call, ids)
         shape = torch.Size([rows.numel(), self.width])
         check = partial(_floats, call, shape)
@@ -172,7 +193,7 @@ class RowTable(BaseTable):
             rows.numel(),
             0 if sent is None else sent.data_ptr(),
             0 if target is None else target.data_ptr(),
-            0,
+            priority,
         )
         return TableCall(self._client, operation, finish, rows, sent, target)
 

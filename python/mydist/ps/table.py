@@ -20,6 +20,7 @@ from ..job.process_set import ProcessSet, global_process_set
 from . import binding, job_servers
 from .consistency import Consistency, Sync, check_consistency
 from .host_tensors import host_floats, prepare_output
+from .ranges import check_between
 from .rules import Rule, check_rule
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = ["Table"]
 
 _MAX_NAME_BYTES = 256
 _NAN = ("refuse", "skip", "allow")
+_PRIORITIES = -(1 << 31), (1 << 31) - 1
 # Calls whose wait Ctrl-C has ended.
 _interrupted: list[TableCall] = []
 
@@ -93,9 +95,10 @@ class BaseTable:
                 "mydist.init() create it again"
             )
 
-    def _check_call(self, call: str, kind: str) -> None:
+    def _check_call(self, call: str, kind: str, priority: int) -> None:
         """Raises what every pull, push and push_pull raises before it looks at its tensors."""
         self._check_open(call)
+        check_between(f"{call}: priority", priority, *_PRIORITIES)
         if kind != "pull" and self.rule is None:
             raise ValueError(
                 f"{call}: the table has no rule that applies a push; create it with one, such as "
@@ -353,12 +356,13 @@ class Table(BaseTable):
         Args:
             gradient: float32, of the table's shape. None is a clock without one: nothing is
                 applied, and workers that wait for this one go on.
-            priority: tables with a higher one are sent first.
+            priority: what has a higher one is sent first; an int of 32 bits. Calls on one table
+                stay in their order.
 
         Raises:
-            ValueError: the table has no rule, the shape differs, or the gradient is not finite
-                (nan="refuse").
-            TypeError: it is no float32 tensor.
+            ValueError: the table has no rule, the shape differs, the priority is not allowed, or
+                the gradient is not finite (nan="refuse").
+            TypeError: it is no float32 tensor, or the priority is no int.
             PeerLostError: a server, or with Sync a worker, is gone.
             CollectiveTimeoutError: MYDIST_STALL_SHUTDOWN_SECONDS have passed.
         """
@@ -418,7 +422,7 @@ class Table(BaseTable):
         priority: int,
     ) -> TableCall:
         call = f"{kind} of table '{self.name}'"
-        self._check_call(call, kind)
+        self._check_call(call, kind, priority)
         check = partial(self._dense, call)
         sent = None
         if gradient is not None:

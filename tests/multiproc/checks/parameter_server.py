@@ -113,6 +113,21 @@ def ps_handles_and_outputs() -> None:
 
 
 @check()
+def ps_rows_have_handles_outputs_and_priorities() -> None:
+    table = md.ps.RowTable(fresh("out"), 9, 2, md.ps.Assign(), md.ps.Zeros())
+    ids = torch.tensor([8, md.rank()])
+    values = torch.full((2, 2), 3.0)
+    md.synchronize(table.push_async(ids, values, priority=2))
+    out = torch.empty(2, 2).t()  # Not contiguous.
+    assert md.synchronize(table.pull_async(ids, out, priority=-1)) is out
+    assert out.equal(values)
+    out.zero_()
+    assert md.synchronize(table.push_pull_async(ids, values, out=out, priority=1)) is out
+    assert out.equal(values)
+    assert table.push_pull(ids, values, priority=1).equal(table.pull(ids, priority=1))
+
+
+@check()
 def ps_a_table_without_a_rule_is_pulled_only() -> None:
     text = ": the table has no rule that applies a push; create it with one, such as rule=md.ps.SGD"
     for consistency in (md.ps.Sync(), md.ps.SSP(1), md.ps.Async()):
@@ -269,7 +284,38 @@ def ps_wrong_arguments() -> None:
         "gradients has shape [2, 3], expected [1, 2]",
     )
     raises(lambda: md.ps.Table("x", torch.zeros(1), "sgd"), "rule is 'sgd'", kind=TypeError)  # type: ignore[arg-type]
-    raises(lambda: md.ps.Sync(backup=-1), "backup is -1")
+    raises(lambda: md.ps.Sync(backup=-1), "Sync: backup is -1, expected at least 0")
+    raises(lambda: md.ps.SSP(2**63), f"SSP: staleness is {2**63}, expected at most {2**63 - 1}")
+    raises(
+        lambda: md.ps.Uniform("wide"),  # type: ignore[arg-type]
+        "Uniform: scale is 'wide' (str), expected a number of at least 0",
+        kind=TypeError,
+    )
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"rows": 0}, "rows is 0, expected at least 1"),
+        ({"rows": 2**63}, f"rows is {2**63}, expected at most {2**63 - 1}"),
+        ({"width": 2**20 + 1}, "width is 1048577, expected at most 1048576"),
+        ({"seed": -1}, "seed is -1, expected at least 0"),
+        ({"seed": 2**64}, f"seed is {2**64}, expected at most {2**64 - 1}"),
+        ({"seed": 0.5}, "seed is 0.5 (float), expected an int"),
+    )
+    for arguments, text in wrong:
+        kind = TypeError if "(float)" in text else ValueError
+        given: dict[str, Any] = {"rows": 10, "width": 2} | arguments
+        raises(lambda given=given: md.ps.RowTable("x", **given), f"RowTable 'x': {text}", kind=kind)
+    ids = torch.tensor([1])
+    calls = (
+        lambda priority: table.push(torch.zeros(2, 3), priority=priority),
+        lambda priority: table.pull_async(priority=priority),
+        lambda priority: rows.push_async(ids, torch.zeros(1, 2), priority=priority),
+        lambda priority: rows.pull(ids, priority=priority),
+        lambda priority: rows.push_pull(ids, torch.zeros(1, 2), priority=priority),
+    )
+    for call in calls:
+        text = f": priority is {2**31}, expected at most {2**31 - 1}"
+        raises(lambda call=call: call(2**31), text)
+        text = ": priority is 'first' (str), expected an int"
+        raises(lambda call=call: call("first"), text, kind=TypeError)
 
 
 @check(min_size=2)
