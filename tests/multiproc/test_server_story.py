@@ -42,6 +42,17 @@ def test_calls_of_tables_are_seen(tmp_path: Path) -> None:
     assert "<svg" in picture.read_text(encoding="utf-8")
 
 
+def test_sync_tables_have_the_same_bits_on_any_number_of_servers() -> None:
+    command = launcher_command(3, "local", str(WORKERS / "server_counts.py"))
+    output = run(command, timeout=120).expect_success().output
+    lines = [line.partition("SERVERS ")[2] for line in output.splitlines()]
+    rows = [json.loads(line) for line in lines if line]
+    assert [row["number"] for row in rows] == [1, 2, 3]
+    assert len(rows[0]["digests"]) == len(set(rows[0]["digests"].values())) == 5
+    assert rows[0]["digests"] == rows[1]["digests"] == rows[2]["digests"]
+    assert all(row["folded"] for row in rows)
+
+
 def test_what_is_no_timeline_is_told(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     for text in ("", "{}", "[]"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -11,9 +13,10 @@ import numpy as np
 import torch
 
 import mydist as md
+from multiproc.checks.freezing import expect_no_messages, synchronous_step
 from multiproc.checks.models import raises
 from multiproc.reference import raw
-from multiproc.registry import check
+from multiproc.registry import NotHereError, check
 
 _numbers = itertools.count()
 # One piece, a few, and an uneven last one.
@@ -365,6 +368,40 @@ def ps_the_engine_does_not_notice() -> None:
     gate.push_pull(torch.ones(1))
     # Heartbeats, of this rank and of others.
     assert wakeups <= 2 + (md.size() + 1) * seconds, (wakeups, seconds)
+
+
+@check(min_size=2)
+def ps_the_schedule_of_the_engine_stays_frozen() -> None:
+    """While tables are used between collectives, and by a thread at the same time."""
+    if os.environ.get("MYDIST_SHARED_MEMORY") == "0":
+        raise NotHereError("it does not freeze without shared memory")
+    dense = md.ps.Table(fresh("frozen"), torch.zeros(1000), md.ps.Add())
+    rows = md.ps.RowTable(fresh("frozen"), 1000, 4, md.ps.Add())
+    ids = torch.arange(md.rank(), 1000, 7)
+    is_over = threading.Event()
+    used = 0
+
+    def use() -> None:
+        nonlocal used
+        while not is_over.is_set():
+            rows.push(ids, torch.ones(len(ids), 4))
+            used += 1
+            time.sleep(0.0005)
+
+    collectives = synchronous_step()
+
+    def step() -> None:
+        collectives()
+        dense.push_pull(torch.ones(1000))
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        expect_no_messages(step)
+    finally:
+        is_over.set()
+        thread.join()
+    assert used > 10, used
 
 
 # In torch a row without a gradient keeps its state as well, and steps count for all rows.
