@@ -182,6 +182,9 @@ def test_what_is_slow_or_stopped_is_named(memory: bool, tmp_path: Path) -> None:
         "MYDIST_STALL_SHUTDOWN_SECONDS": str(SHUTDOWN_S),
     }
     with server_job("stalled", tmp_path, np=2, servers=1, memory=memory, **env) as job:
+        # A table that one rank has not declared yet.
+        job.await_output(re.compile(r"'ps\.table\.alone[^']*' waits for rank 1 "), 20)
+        job.tell("declared by one")
         # A slow worker: a line, and no error.
         for kind in (r"ssp\(1\)", "sync"):
             table = kind.partition("\\")[0]
@@ -234,8 +237,9 @@ def test_a_worker_that_is_far_ahead_takes_no_memory_of_the_server(
         grown = own_mib(pid) - before
         job.tell("enough")
         assert job.process.wait(60) == 0, job.output()
-        values = [job.row(f"learned{rank}")["value"] for rank in range(2)]
-    assert values == [[33.0]] * 2
+        rows = [job.row(f"learned{rank}") for rank in range(2)]
+    assert [row["value"] for row in rows] == [[33.0]] * 2
+    assert rows[0]["waited"] > WARNING_S, rows
     # Three gradients of 4 MiB, of 32; and what is on its way over a socket.
     assert grown < 24, grown
 

@@ -1,6 +1,8 @@
 // Servers and clients in one process, over Unix sockets with a window and over TCP.
 #include "ps/service.h"
 
+#include "ps/port/raw_peer.h"
+
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -252,6 +254,26 @@ TEST_P(ServiceTest, AWorkerThatIsGoneEndsASyncTable) {
   EXPECT_TRUE(IsOverWithin(*stays, waits, std::chrono::seconds(10)));
   EXPECT_EQ(waits->status().code(), StatusCode::kPeerLost);
   EXPECT_THAT(waits->status().failure().ranks, ::testing::ElementsAre(1));
+}
+
+TEST_P(ServiceTest, APushOfWhichAPartHasComeIsDroppedWithItsWorker) {
+  StartServers(1);
+  const std::unique_ptr<Client> client = MakeClient(0);
+  TableSpec spec = Dense("t", 1000, Consistency::kSsp, 1);
+  spec.ranks.push_back(3);
+  ASSERT_TRUE(client->Declare(1, spec, 0, true, std::vector<float>(1000)).ok());
+  {
+    auto other = testing::RawPeer::ToTcp(addresses_[0].port);
+    other.BecomeWorker(kKey);
+    other.Send(EncodeFrame(
+        {.kind = FrameKind::kPush, .table = 1, .worker = 1, .sequence = 1, .payload_bytes = 4000}));
+    other.Send(std::vector<uint8_t>(3996, 0x3f));
+  }
+  const std::vector<float> ones(1000, 1.0F);
+  std::vector<float> output(1000);
+  // It waits until the worker is taken for lost.
+  Finish(*client, client->Submit(FrameKind::kPushPull, 1, ones.data(), output.data()));
+  EXPECT_THAT(output, Each(Eq(1.0F)));
 }
 
 TEST_P(ServiceTest, AWorkerThatHasFailedEndsASyncTableAtOnce) {

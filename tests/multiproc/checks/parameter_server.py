@@ -355,6 +355,18 @@ def ps_a_process_set_has_tables_of_its_own() -> None:
     md.remove_process_set(members)
 
 
+@check(min_size=2)
+def ps_a_worker_with_fewer_steps_finishes_and_joins() -> None:
+    table = md.ps.Table(fresh("uneven"), torch.zeros(3), md.ps.Add())
+    for step in range(2 + md.rank()):
+        assert table.push_pull(torch.ones(3)).tolist() == [step + 1.0] * 3
+        md.allreduce(torch.ones(3), name="uneven")
+    table.finish()
+    md.join()
+    assert table.pull().tolist() == [md.size() + 1.0] * 3
+    md.barrier()
+
+
 @check()
 def ps_the_engine_does_not_notice() -> None:
     table = md.ps.Table(fresh("quiet"), torch.zeros(1000), md.ps.Add(), md.ps.Async())

@@ -306,6 +306,8 @@ def stalled() -> None:
     md.init()
     ssp = md.ps.Table("ssp", torch.zeros(9), md.ps.Add(), md.ps.SSP(1))
     sync = md.ps.Table("sync", torch.zeros(9), md.ps.Add())
+    if md.rank() == 1:
+        wait_for("declared by one")
     alone = md.ps.Table("alone", torch.zeros(600_000), md.ps.Add(), md.ps.Async())
     if md.rank() == 0:
         wait_for("slow enough")
@@ -384,7 +386,8 @@ def far_ahead() -> None:
         handles = [table.push_async(gradient) for _ in range(steps)]
     for handle in handles:
         md.synchronize(handle)
-    learned(value=table.pull().unique().tolist())
+    waited = md.stats()["ps_wait_us"] / 1e6
+    learned(value=table.pull().unique().tolist(), waited=waited)
 
 
 def resident_mib() -> float:

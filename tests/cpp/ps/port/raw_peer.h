@@ -76,8 +76,8 @@ class RawPeer {
     return DecodeGreeting(Receive(count));
   }
   // A worker that the server has taken for a link.
-  void BecomeWorker() {
-    ProveKey();
+  void BecomeWorker(const JobKey& key = TestKey()) {
+    ProveKey(key);
     Send(EncodeGreeting({.self = {.number = 3, .pid = 77, .host = "worker-host"}}));
     ASSERT_TRUE(ReceiveGreeting().ok());
   }
