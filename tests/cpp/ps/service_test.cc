@@ -155,9 +155,11 @@ TEST_P(ServiceTest, APushThatHasFailedIsSentWithoutItsGradient) {
   EXPECT_THAT(output, Each(Eq(8.0F)));
 }
 
-// Cuts all connections of this process again and again.
+// Cuts all connections of this process again and again; not before a worker has made a step since
+// the last time: on a busy machine none would be there long enough.
 class Cutter {
  public:
+  explicit Cutter(const std::atomic<int>& steps) : steps_(steps) {}
   ~Cutter() {
     is_over_ = true;
     thread_.join();
@@ -173,10 +175,14 @@ class Cutter {
           shutdown(socket, SHUT_RDWR);
         }
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(15));
+      const int seen = steps_;
+      do {
+        std::this_thread::sleep_for(std::chrono::milliseconds(15));
+      } while (!is_over_ && steps_ == seen);
     }
   }
 
+  const std::atomic<int>& steps_;
   std::atomic<bool> is_over_{false};
   std::thread thread_{[this] { Run(); }};
 };
@@ -199,7 +205,8 @@ TEST_P(ServiceTest, ABrokenConnectionLosesNoPushAndRepeatsNone) {
     }
   }
   {
-    const Cutter cutter;
+    std::atomic<int> steps{0};
+    const Cutter cutter(steps);
     OnWorkers(kWorkers, [&](int rank) {
       Client& client = *clients[static_cast<size_t>(rank)];
       std::vector<float> output(kElements);
@@ -208,6 +215,7 @@ TEST_P(ServiceTest, ABrokenConnectionLosesNoPushAndRepeatsNone) {
         Finish(client, client.Submit(FrameKind::kPushPull, 0, ones.data(), output.data()));
         ASSERT_THAT(output, Each(Eq(static_cast<float>(step + 1))));
         Finish(client, alone);
+        ++steps;
       }
     });
   }
