@@ -1,17 +1,15 @@
-"""Check who includes whom: the floors of docs/architecture.md, for C++ includes and imports.
+"""Check who includes whom: the floors of docs/architecture.md, for C++ includes.
 
 A room of csrc may include what stands in its row of ROOMS and all that those may include. A
 transport is included by nothing but itself. MPI, Gloo, CUDA, Python and torch headers stay in the
 one folder that is about them. The environment is read in csrc/config only, so every knob is in one
-struct; what runs inside mpirun has no knob. The launcher imports only the standard library and what
-LAUNCHER_SHARED lists.
+struct; what runs inside mpirun has no knob.
 
 Usage: check_layers.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -57,13 +55,6 @@ FOREIGN: list[tuple[re.Pattern[str], tuple[str, ...]]] = [
     (re.compile(r"^(asio|openssl)(/|\.)"), ("ps/port/",)),
     (re.compile(r"^(cuda|nccl)[a-z_]*\.h$"), ("gpu/",)),
 ]
-LAUNCHER_EXTRAS = {"mydist", "yaml"}
-# What the launcher shares with the ranks; these import only the standard library themselves.
-LAUNCHER_SHARED = (
-    "mydist._torch_version",
-    "mydist.job.nccl_folders",
-    "mydist.job.rendezvous_wire",
-)
 
 
 def rooms_below(room: str) -> set[str]:
@@ -129,32 +120,5 @@ def cpp_problems(root: Path) -> Iterator[str]:
                 yield f"{where}: {match.group(0).strip()}: {why}"
 
 
-def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every absolute import, also those inside functions."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
-            yield node.lineno, node.module
-            for alias in node.names:
-                yield node.lineno, f"{node.module}.{alias.name}"
-
-
-def launcher_problems(root: Path) -> Iterator[str]:
-    """Violations in launcher: it runs on hosts without torch and never loads the extension."""
-    known = sys.stdlib_module_names | LAUNCHER_EXTRAS
-    for path in sorted((root / "launcher").rglob("*.py")):
-        where = path.relative_to(root).as_posix()
-        for line, name in imported_names(ast.parse(path.read_text(), str(path))):
-            parts = name.split(".")
-            if parts[0] not in known:
-                yield f"{where}:{line}: import {name}: the launcher uses the standard library only"
-            elif f"{name}.".startswith(tuple(f"{module}." for module in LAUNCHER_SHARED)):
-                continue
-            elif parts[0] == "mydist" and len(parts) > 1 and parts[1] != "launcher":
-                yield f"{where}:{line}: import {name}: the launcher uses mydist.launcher only"
-
-
 if __name__ == "__main__":
-    sys.exit(report("check_layers", [*cpp_problems(tree()), *launcher_problems(tree())]))
+    sys.exit(report("check_layers", cpp_problems(tree())))

@@ -1,10 +1,11 @@
-"""Check who imports whom in python/mydist: packages import downwards, and no circle exists.
+"""Check who imports whom in python/mydist and launcher: packages import downwards, in no circle.
 
     bench -> mydist/__init__ -> training -> optim -> collectives -> job -> errors, reduce_op, _C
 
 An import inside a function counts, because a late import only hides a circle. An import for type
 checkers does not count. Python loads the package around a module before the module; this counts
-only where an import statement names the package.
+only where an import statement names the package. The launcher imports the standard library, yaml,
+its own modules and those of LAUNCHER_SHARED.
 
 Usage: check_python_imports.py [ROOT]. Prints one line per violation; exit code 1 if there is any.
 """
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from check_layers import LAUNCHER_SHARED
 from violations import report, tree
 
 # The rooms of python/mydist from the ground up: packages, and modules beside them. A room imports
@@ -37,6 +37,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 COMPILED = {"mydist._C", "mydist._c10d", "mydist._ps"}
+# What the launcher shares with the ranks; these import only the standard library themselves.
+LAUNCHER_SHARED = {
+    "mydist._torch_version",
+    "mydist.job.nccl_folders",
+    "mydist.job.rendezvous_wire",
+}
 # What the launcher loads, on hosts without torch.
 WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
 # What reads the dumps of a job, perhaps elsewhere.
@@ -85,17 +91,18 @@ def named_by(node: ast.Import | ast.ImportFrom, package: str, modules: set[str])
         yield module if module in modules or module in COMPILED else base
 
 
-def read_imports(python: Path) -> tuple[set[str], list[Import]]:
-    """All modules of the package below `python`, and the imports in them."""
+def read_imports(root: Path) -> tuple[set[str], list[Import]]:
+    """All modules of the package, its launcher among them, and the imports in them."""
     files: dict[str, Path] = {}
-    for path in sorted((python / "mydist").rglob("*.py")):
-        parts = path.relative_to(python).with_suffix("").parts
-        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for folder, package in (("python/mydist", "mydist"), ("launcher", "mydist.launcher")):
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = [package, *path.relative_to(root / folder).with_suffix("").parts]
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     imports = []
     for module, path in files.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         for node in import_statements([ast.parse(path.read_text(), str(path))]):
-            where = f"{path.relative_to(python.parent).as_posix()}:{node.lineno}"
+            where = f"{path.relative_to(root).as_posix()}:{node.lineno}"
             for target in dict.fromkeys(named_by(node, package, set(files))):
                 imports.append(Import(module, where, target))
     return set(files), imports
@@ -112,9 +119,14 @@ def floor_problem(item: Import) -> str | None:
     light = item.target in WITHOUT_TORCH or project in sys.stdlib_module_names
     if item.source in WITHOUT_TORCH and not light:
         return f"{item.source} works without torch, for the launcher"
+    source, target = room_of(item.source), room_of(item.target)
+    if source == "launcher":
+        shared = item.target in {"mydist", "yaml", *LAUNCHER_SHARED} or target == "launcher"
+        if shared or project in sys.stdlib_module_names:
+            return None
+        return "the launcher uses the standard library and mydist.launcher only"
     if project != "mydist":
         return None
-    source, target = room_of(item.source), room_of(item.target)
     for room in (source, target):
         if room not in FLOOR_OF:
             return f"mydist.{room} has no floor in FLOORS"
@@ -141,7 +153,7 @@ def circles(modules: set[str], imports: list[Import]) -> Iterator[str]:
 
 def problems(root: Path) -> Iterator[str]:
     """One line per wrong import, and per circle."""
-    modules, imports = read_imports(root / "python")
+    modules, imports = read_imports(root)
     yield from (f"{item}: {problem}" for item in imports if (problem := floor_problem(item)))
     yield from circles(modules, imports)
 

@@ -44,11 +44,6 @@ GOOD_TREE = {
     ),
     "csrc/job/process.cc": '#include "engine/engine.h"\n#include "mydist/build_config.h"\n',
     "csrc/torch/module.cc": '#include <torch/extension.h>\n#include "base/status.h"\n',
-    "launcher/cli.py": "import argparse\nfrom mydist.launcher import hosts\n",
-    "launcher/server.py": (
-        "import mydist.job.rendezvous_wire as wire\n"
-        "from mydist.job.nccl_folders import nccl_folders\n"
-    ),
     "python/mydist/__init__.py": "import torch\n",
 }
 
@@ -86,11 +81,6 @@ csrc/base/x.cc | #  include <mpi.h> | is for csrc/transport/mpi/ only
 csrc/algorithms/x.cc | #include "gloo/config.h" | is for csrc/transport/gloo/ only
 csrc/transport/mpi/x.cc | #include <gloo/context.h> | is for csrc/transport/gloo/ only
 csrc/torch/x.cc | #include <cuda_runtime.h> | is for csrc/gpu/ only
-launcher/x.py | import torch | the launcher uses the standard library only
-launcher/x.py | def f(): import numpy | the launcher uses the standard library only
-launcher/x.py | from mydist import _C | the launcher uses mydist.launcher only
-launcher/x.py | import mydist.bench | the launcher uses mydist.launcher only
-launcher/x.py | from mydist.job import init | the launcher uses mydist.launcher only
 """.strip().splitlines()
 ]
 

@@ -32,6 +32,13 @@ GOOD_TREE = {
     "training/__init__.py": "",
     "training/loader.py": "def load():\n    from ..optim import steps\n",
     "bench/__init__.py": "",
+    "../../launcher/cli.py": (
+        "import argparse\n"
+        "import yaml\n"
+        "import mydist.job.rendezvous_wire as wire\n"
+        "from mydist.job.nccl_folders import nccl_folders\n"
+        "from mydist.launcher import hosts\n"
+    ),
     "bench/__main__.py": "import mydist as md\nfrom mydist.training import loader\n",
 }
 
@@ -79,6 +86,11 @@ BAD_IMPORTS = [
     ("job/nccl_folders.py", "from . import topology", "mydist.job.nccl_folders works without"),
     ("job/__init__.py", "from .topology import rank", "mydist.job works without torch"),
     ("__init__.py", "def f():\n    import torch", "mydist works without torch"),
+    ("../../launcher/x.py", "import torch", "the launcher uses the standard library and"),
+    ("../../launcher/x.py", "def f():\n    import numpy", "the launcher uses the standard"),
+    ("../../launcher/x.py", "from mydist import _C", "the launcher uses"),
+    ("../../launcher/x.py", "import mydist.bench", "the launcher uses"),
+    ("../../launcher/x.py", "from mydist.job import init", "the launcher uses"),
 ]
 
 
@@ -88,7 +100,8 @@ def test_a_wrong_import_is_named(file: str, text: str, message: str, tmp_path: P
     assert code == 1
     (line,) = lines
     number = next(i for i, each in enumerate(text.splitlines(), 1) if "import" in each)
-    assert line.startswith(f"python/mydist/{file}:{number}: import ")
+    where = f"python/mydist/{file}".replace("python/mydist/../../", "")
+    assert line.startswith(f"{where}:{number}: import ")
     assert message in line
 
 
