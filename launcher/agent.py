@@ -15,12 +15,12 @@ import time
 
 from mydist.launcher import framing
 from mydist.launcher.bounded_writer import BoundedWriter
+from mydist.launcher.check_build import has_program, program_path
 from mydist.launcher.endpoints import free_port, interface_addresses
 from mydist.launcher.environment import inherited_environment
 from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.framing import Kind
 from mydist.launcher.process_group import ChildCommand, ProcessGroup, read_available
-from mydist.launcher.server_program import has_program, program_path
 
 # Until the launcher says how long: time for other hosts to answer.
 SILENCE_SECONDS = 60.0

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from mydist.launcher.limits import start_thread
+from mydist.launcher.errors import start_thread
 
 CHUNK_BYTES = 1 << 16
 

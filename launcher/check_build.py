@@ -31,6 +31,17 @@ def library_path() -> Path:
     return package / "lib" / "libmydist.so"
 
 
+def program_path() -> Path:
+    """Where the program of a server is in this installation, if it was built."""
+    return library_path().parents[1] / "bin" / "mydist-server"
+
+
+def has_program() -> bool:
+    """Whether it can be run."""
+    path = program_path()
+    return path.is_file() and os.access(path, os.X_OK)
+
+
 def read_build_report(path: Path) -> str:
     """What the core library says about itself, as a table. Raises OSError when it is missing or
     does not load, ValueError when its answer is not understood."""

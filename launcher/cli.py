@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from mydist.launcher.check_build import check_build, doctor
 from mydist.launcher.children import children_of
-from mydist.launcher.errors import LaunchError, UsageError
+from mydist.launcher.errors import LaunchError, UsageError, is_limit, start_error
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.job import run_job
-from mydist.launcher.limits import is_limit, start_error
 from mydist.launcher.platforms.table import platform_for
 from mydist.launcher.settings import make_job_spec
 

@@ -25,8 +25,13 @@ from typing import IO, Protocol
 
 from mydist.launcher import rank_ends, server_addresses, session
 from mydist.launcher.command import require_interpreter
-from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_START, LaunchError
-from mydist.launcher.limits import start_error
+from mydist.launcher.errors import (
+    EXIT_NOT_EXECUTABLE,
+    EXIT_NOT_FOUND,
+    EXIT_START,
+    LaunchError,
+    start_error,
+)
 
 STDOUT = 1
 STDERR = 2

@@ -17,8 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import mydist.job.rendezvous_wire as wire
-from mydist.launcher.errors import LaunchError
-from mydist.launcher.limits import is_limit, start_error, start_thread
+from mydist.launcher.errors import LaunchError, is_limit, start_error, start_thread
 from mydist.launcher.rendezvous_round import MAX_LISTED_RANKS, Round, RoundError, RoundTable
 
 # Beyond this many strangers at a time the oldest is dropped, so that a flood cannot lock out ranks.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from mydist.job.rendezvous_wire import KEY_BYTES
+from mydist.launcher.check_build import has_program, program_path
 from mydist.launcher.children import Children
 from mydist.launcher.command import remote_command, resolve_command
 from mydist.launcher.dry_run import rank_lines, server_lines, variable_lines
@@ -36,7 +37,6 @@ from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import RemoteHost, ssh_command
 from mydist.launcher.process_group import ChildCommand, ProcessGroup
 from mydist.launcher.rendezvous_server import RendezvousServer
-from mydist.launcher.server_program import has_program, program_path
 from mydist.launcher.stop_sequence import AFTER_FAILURE, Steps
 
 _LOOPBACK = "127.0.0.1"

@@ -13,7 +13,7 @@ import pytest
 import server_stand_in
 from running_job import Mydistrun, numbers, wait_gone
 
-from mydist.launcher import server_program, stop_sequence
+from mydist.launcher import check_build, stop_sequence
 from mydist.launcher.children import children_of
 from mydist.launcher.endpoints import listening_address
 from mydist.launcher.errors import LaunchError
@@ -251,7 +251,7 @@ def test_a_server_that_does_not_end_is_killed(
 ) -> None:
     package = server_stand_in.install(tmp_path) / "mydist"
     library: Callable[[], Path] = lambda: package / "lib" / "libmydist.so"  # noqa: E731
-    monkeypatch.setattr(server_program, "library_path", library)
+    monkeypatch.setattr(check_build, "library_path", library)
     steps = ((0.0, signal.SIGTERM), (0.1, signal.SIGKILL))
     monkeypatch.setattr(stop_sequence, "AFTER_RANKS", steps)
     monkeypatch.chdir(tmp_path)
