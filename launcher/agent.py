@@ -68,22 +68,22 @@ class Agent:
 
     def on_started(self, child: int, pid: int) -> None:
         """A child runs."""
-        self._writer.push(framing.pack_child_value(Kind.STARTED, child, pid))
+        self._writer.push(framing.pack_numbers(Kind.STARTED, child, pid))
 
     def on_output(self, child: int, stream: int, data: bytes) -> None:
         """Forwards output; stops reading more while ssh does not take it."""
-        self._writer.push(framing.pack_output(child, stream, data))
+        self._writer.push(framing.pack_numbers(Kind.OUTPUT, child, stream, data=data))
         if self._writer.wants_pause() and self._group is not None:
             self._group.pause_output(True)
             self._loop.call_later(PAUSE_CHECK_SECONDS, self._try_resume)
 
     def on_address(self, child: int, line: bytes) -> None:
         """A server listens."""
-        self._writer.push(framing.pack_address(child, line))
+        self._writer.push(framing.pack_numbers(Kind.ADDRESS, child, data=line))
 
     def on_exited(self, child: int, status: int) -> None:
         """A child ended."""
-        self._writer.push(framing.pack_child_value(Kind.EXITED, child, status))
+        self._writer.push(framing.pack_numbers(Kind.EXITED, child, status))
 
     def _try_resume(self) -> None:
         if self._writer.wants_pause():
@@ -132,10 +132,11 @@ class Agent:
             self._start(payload)
         elif kind == Kind.SIGNAL:
             if self._group is not None:
-                self._group.send_signal(*framing.unpack_signal(payload))
+                signum, first, end = framing.unpack_numbers(kind, payload)
+                self._group.send_signal(signum, range(first, end))
         elif kind == Kind.ENDED:
             if self._group is not None:
-                self._group.tell_end(*framing.unpack_child_value(payload))
+                self._group.tell_end(*framing.unpack_numbers(kind, payload))
         elif kind != Kind.PING:
             raise framing.FrameError(f"unexpected {kind.name} frame")
 

@@ -18,10 +18,6 @@ MAGIC = b"\n\x00mydist-agent-1\n"
 MAX_FRAME_BYTES = 64 << 20
 MAX_NOISE_BYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
-_OUTPUT = struct.Struct(">IB")
-_EXITED = struct.Struct(">Ii")
-_SIGNAL = struct.Struct(">BII")
-_CHILD = struct.Struct(">I")
 
 
 class Kind(enum.IntEnum):
@@ -43,9 +39,37 @@ class FrameError(RuntimeError):
     """The peer sent something that is no frame."""
 
 
+# The numbers in front of a payload; bytes follow them in kinds of _WITH_BYTES only.
+_NUMBERS = {
+    Kind.STARTED: struct.Struct(">Ii"),
+    Kind.OUTPUT: struct.Struct(">IB"),
+    Kind.EXITED: struct.Struct(">Ii"),
+    Kind.SIGNAL: struct.Struct(">BII"),
+    Kind.ENDED: struct.Struct(">Ii"),
+    Kind.ADDRESS: struct.Struct(">I"),
+}
+_WITH_BYTES = (Kind.OUTPUT, Kind.ADDRESS)
+
+
 def pack(kind: Kind, payload: bytes = b"") -> bytes:
     """One frame as bytes."""
     return _LENGTH.pack(1 + len(payload)) + bytes([kind]) + payload
+
+
+def pack_numbers(kind: Kind, *numbers: int, data: bytes = b"") -> bytes:
+    """One frame of a kind that has numbers, as Kind says, and the bytes behind them."""
+    return pack(kind, _NUMBERS[kind].pack(*numbers) + data)
+
+
+def unpack_numbers(kind: Kind, payload: bytes) -> tuple[Any, ...]:
+    """What pack_numbers() was given, bytes last if the kind has some. Raises FrameError."""
+    form = _NUMBERS[kind]
+    if len(payload) < form.size or (len(payload) > form.size and kind not in _WITH_BYTES):
+        raise FrameError(f"{kind.name} frame of {len(payload)} bytes, expected {form.size}")
+    numbers = form.unpack_from(payload)
+    if kind == Kind.OUTPUT and numbers[1] not in (1, 2):
+        raise FrameError(f"OUTPUT frame for stream {numbers[1]}, expected 1 or 2")
+    return (*numbers, payload[form.size :]) if kind in _WITH_BYTES else numbers
 
 
 def pack_json(kind: Kind, value: object) -> bytes:
@@ -70,59 +94,6 @@ def number_in(value: dict[str, Any], name: str, most: int, default: int = 0) -> 
     if not isinstance(number, int) or not 0 <= number <= most:
         raise FrameError(f"{name} is {str(number)[:40]}, expected an integer from 0 to {most}")
     return number
-
-
-def pack_output(child: int, stream: int, data: bytes) -> bytes:
-    """An OUTPUT frame."""
-    return pack(Kind.OUTPUT, _OUTPUT.pack(child, stream) + data)
-
-
-def unpack_output(payload: bytes) -> tuple[int, int, bytes]:
-    """Child, stream (1 or 2) and data of an OUTPUT frame. Raises FrameError."""
-    if len(payload) < _OUTPUT.size:
-        raise FrameError("output frame too short")
-    child, stream = _OUTPUT.unpack_from(payload)
-    if stream not in (1, 2):
-        raise FrameError(f"output frame for stream {stream}, expected 1 or 2")
-    return child, stream, payload[_OUTPUT.size :]
-
-
-def pack_child_value(kind: Kind, child: int, value: int) -> bytes:
-    """A STARTED (pid), EXITED or ENDED (status) frame."""
-    return pack(kind, _EXITED.pack(child, value))
-
-
-def unpack_child_value(payload: bytes) -> tuple[int, int]:
-    """Child and value of a STARTED, EXITED or ENDED frame. Raises FrameError."""
-    if len(payload) != _EXITED.size:
-        raise FrameError(f"frame of {len(payload)} bytes, expected {_EXITED.size}")
-    child, value = _EXITED.unpack(payload)
-    return child, value
-
-
-def pack_signal(signum: int, children: range) -> bytes:
-    """A SIGNAL frame."""
-    return pack(Kind.SIGNAL, _SIGNAL.pack(signum, children.start, children.stop))
-
-
-def unpack_signal(payload: bytes) -> tuple[int, range]:
-    """Number and receivers of a SIGNAL frame. Raises FrameError."""
-    if len(payload) != _SIGNAL.size:
-        raise FrameError(f"signal frame of {len(payload)} bytes, expected {_SIGNAL.size}")
-    signum, start, stop = _SIGNAL.unpack(payload)
-    return signum, range(start, stop)
-
-
-def pack_address(child: int, line: bytes) -> bytes:
-    """An ADDRESS frame."""
-    return pack(Kind.ADDRESS, _CHILD.pack(child) + line)
-
-
-def unpack_address(payload: bytes) -> tuple[int, bytes]:
-    """Child and line of an ADDRESS frame. Raises FrameError."""
-    if len(payload) < _CHILD.size:
-        raise FrameError("address frame too short")
-    return _CHILD.unpack_from(payload)[0], payload[_CHILD.size :]
 
 
 class FrameReader:

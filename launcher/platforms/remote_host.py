@@ -139,13 +139,13 @@ class RemoteHost:
 
     def send_signal(self, signum: int, children: range) -> None:
         """Asks the agent to send the signal to those of its living children."""
-        self._send(framing.pack_signal(signum, children))
+        self._send(framing.pack_numbers(framing.Kind.SIGNAL, signum, children.start, children.stop))
         if signum == signal.SIGTSTP:
             self._writer.flush(FLUSH_SECONDS)  # its thread is about to be stopped with us
 
     def tell_end(self, child: int, status: int) -> None:
         """Has the agent tell its children how one of another host has ended."""
-        self._send(framing.pack_child_value(framing.Kind.ENDED, child, status))
+        self._send(framing.pack_numbers(framing.Kind.ENDED, child, status))
 
     def pause_output(self, paused: bool) -> None:
         """Reads from the agent no more, or on; its children wait once the pipes are full."""
@@ -205,13 +205,13 @@ class RemoteHost:
 
     def _handle(self, kind: framing.Kind, payload: bytes) -> None:
         if kind == framing.Kind.OUTPUT:
-            self._events.on_output(*framing.unpack_output(payload))
+            self._events.on_output(*framing.unpack_numbers(kind, payload))
         elif kind == framing.Kind.STARTED:
-            self._events.on_started(*framing.unpack_child_value(payload))
+            self._events.on_started(*framing.unpack_numbers(kind, payload))
         elif kind == framing.Kind.ADDRESS:
-            self._events.on_address(*framing.unpack_address(payload))
+            self._events.on_address(*framing.unpack_numbers(kind, payload))
         elif kind == framing.Kind.EXITED:
-            child, status = framing.unpack_child_value(payload)
+            child, status = framing.unpack_numbers(kind, payload)
             self._living.discard(child)
             self._events.on_exited(child, status)
         elif kind == framing.Kind.HELLO and not self.hello.done():

@@ -186,7 +186,9 @@ def test_mpirun_gets_the_same_ssh_options(mydistrun: Mydistrun) -> None:
 def test_frames_survive_any_cut_and_noise() -> None:
     stream = b"Last login: \x00\xff\n" + framing.MAGIC
     stream += framing.pack_json(framing.Kind.HELLO, {"odd": "\udcff"})
-    stream += framing.pack_output(3, 2, b"\x00\xff") + framing.pack(framing.Kind.PING)
+    stream += framing.pack_numbers(framing.Kind.OUTPUT, 3, 2, data=b"\x00\xff") + framing.pack(
+        framing.Kind.PING
+    )
     for step in (1, 3, 1000):
         reader = framing.FrameReader(expect_magic=True)
         frames = []
@@ -195,7 +197,7 @@ def test_frames_survive_any_cut_and_noise() -> None:
         kinds = [kind for kind, _ in frames]
         assert kinds == [framing.Kind.HELLO, framing.Kind.OUTPUT, framing.Kind.PING]
         assert framing.unpack_json(frames[0][1]) == {"odd": "\udcff"}
-        assert framing.unpack_output(frames[1][1]) == (3, 2, b"\x00\xff")
+        assert framing.unpack_numbers(*frames[1]) == (3, 2, b"\x00\xff")
 
 
 BAD_FRAMES = [

@@ -162,11 +162,14 @@ TARGETS = (
         "agent_frames",
         agent_frames,
         (
-            b"\1Welcome!\r\n" + _MAGIC + _HELLO + framing.pack_output(2, 1, b"text\n"),
+            b"\1Welcome!\r\n"
+            + _MAGIC
+            + _HELLO
+            + framing.pack_numbers(framing.Kind.OUTPUT, 2, 1, data=b"text\n"),
             b"\0"
-            + framing.pack_child_value(framing.Kind.STARTED, 1, 77)
-            + framing.pack_child_value(framing.Kind.EXITED, 1, -9)
-            + framing.pack_address(2, b"0 127.0.0.1 4000 x")
+            + framing.pack_numbers(framing.Kind.STARTED, 1, 77)
+            + framing.pack_numbers(framing.Kind.EXITED, 1, -9)
+            + framing.pack_numbers(framing.Kind.ADDRESS, 2, data=b"0 127.0.0.1 4000 x")
             + framing.pack_json(framing.Kind.ERROR, {"text": "no such file", "exit_code": 127}),
         ),
     ),
