@@ -24,6 +24,7 @@
 
 #include "base/mutex.h"
 #include "job/extension.h"
+#include "transport/mailbox.h"
 #include "transport/registry.h"
 #include "world/departure.h"
 
@@ -82,6 +83,7 @@ class Mesh {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(data_.size()); }
   int data(int peer) const { return data_[static_cast<size_t>(peer)].get(); }
+  Mailbox& mailbox() { return mailbox_; }  // What has come from the others.
 
   Status Send(int peer, Bytes payload, bool is_farewell) MYDIST_EXCLUDES(mutex_) {
     {
@@ -99,44 +101,6 @@ class Mesh {
   Status Check(int peer) MYDIST_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return At(peer).presence == Presence::kHere ? Status::Ok() : Gone(peer);
-  }
-
-  Result<std::optional<IncomingMessage>> Receive() MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    if (!inbox_.empty()) {
-      std::optional<IncomingMessage> message(std::move(inbox_.front()));
-      inbox_.pop_front();
-      return message;
-    }
-    if (losses_.empty()) return std::optional<IncomingMessage>();
-    const int peer = losses_.front();
-    losses_.pop_front();
-    return Gone(peer);
-  }
-
-  void Await(TimePoint deadline) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    bool in_time = true;
-    while (in_time && !woken_ && (attended_ || (inbox_.empty() && losses_.empty()))) {
-      if (deadline == kNever) {
-        changed_.Wait(mutex_);
-      } else {
-        in_time = changed_.WaitUntil(mutex_, deadline);
-      }
-    }
-    woken_ = false;
-  }
-
-  void Wake() MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    woken_ = true;
-    changed_.NotifyAll();
-  }
-
-  void Attend(bool attended) MYDIST_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    attended_ = attended;
-    changed_.NotifyAll();
   }
 
   // Until all that was sent has left this process.
@@ -244,7 +208,7 @@ class Mesh {
         if (At(peer).presence != Presence::kHere) return;
         At(peer).presence = Presence::kLost;
         At(peer).out.clear();
-        losses_.push_back(peer);
+        mailbox_.PutLoss(Gone(peer));
         return;
       }
       At(peer).in.insert(At(peer).in.end(), buffer.begin(), buffer.begin() + got);
@@ -264,7 +228,7 @@ class Mesh {
                     in.begin() + static_cast<ptrdiff_t>(end));
       taken = end;
       if (header.is_farewell == 0) {
-        inbox_.push_back({peer, std::move(payload)});
+        mailbox_.Put({peer, std::move(payload)});
         continue;
       }
       At(peer).farewell.assign(payload.begin(), payload.end());
@@ -277,13 +241,10 @@ class Mesh {
   const int rank_;
   const std::vector<Descriptor> control_;  // By rank; none at our own.
   const std::vector<Descriptor> data_;
+  Mailbox mailbox_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<Peer> peers_ MYDIST_GUARDED_BY(mutex_);
-  std::deque<IncomingMessage> inbox_ MYDIST_GUARDED_BY(mutex_);
-  std::deque<int> losses_ MYDIST_GUARDED_BY(mutex_);
-  bool woken_ MYDIST_GUARDED_BY(mutex_) = false;
-  bool attended_ MYDIST_GUARDED_BY(mutex_) = false;
   bool ending_ MYDIST_GUARDED_BY(mutex_) = false;
   const Descriptor bell_;
   std::thread thread_;
@@ -297,10 +258,10 @@ class SocketControlPlane final : public ControlPlane {
     return mesh_->Send(peer, std::move(payload), false);
   }
   Status CheckPeer(int peer) override { return mesh_->Check(peer); }
-  Result<std::optional<IncomingMessage>> Receive() override { return mesh_->Receive(); }
-  void Await(TimePoint deadline) override { mesh_->Await(deadline); }
-  void Wake() override { mesh_->Wake(); }
-  void Attend(bool attended) override { mesh_->Attend(attended); }
+  Result<std::optional<IncomingMessage>> Receive() override { return mesh_->mailbox().Take(); }
+  void Await(TimePoint deadline) override { mesh_->mailbox().Await(deadline); }
+  void Wake() override { mesh_->mailbox().Wake(); }
+  void Attend(bool attended) override { mesh_->mailbox().Attend(attended); }
   void SetFarewell(const std::string& why) override {
     farewell_ = why.substr(0, kMaxFarewellBytes);
   }
@@ -410,13 +371,9 @@ class SocketPlugin final : public BackendPlugin {
   Result<Connection> Connect(const BackendOptions& options) override {
     std::array<uint8_t, 16> nonce{};
     if (getrandom(nonce.data(), nonce.size(), 0) < 0) return SystemError("getrandom");
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string name = "mydist-sockets-";
-    for (const uint8_t byte : nonce) {
-      name += kHex[byte / 16];
-      name += kHex[byte % 16];
-    }
-    const Bytes own(name.begin(), name.end());
+    const std::string prefix = "mydist-sockets-";
+    Bytes own(prefix.begin(), prefix.end());
+    own.insert(own.end(), nonce.begin(), nonce.end());
     const Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_un address = AddressOf(own);
     if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
