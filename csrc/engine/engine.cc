@@ -1,5 +1,5 @@
-// The six steps of a cycle; who runs it is in engine_drive.cc, what callers do in engine_calls.cc,
-// what is recorded in engine_recording.cc.
+// The six steps of a cycle; who runs it, and what is recorded of it, is in engine_drive.cc, what
+// callers do in engine_calls.cc.
 #include "engine/engine.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""The dumps of flight recorders, as csrc/engine/flight_dump.cc writes them."""
+"""The dumps of flight recorders, as csrc/engine/flight_dumper.cc writes them."""
 
 from __future__ import annotations
 

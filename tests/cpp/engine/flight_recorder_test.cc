@@ -19,7 +19,6 @@
 #include "conformance/sanitizers.h"
 #include "conformance/status_checks.h"
 #include "engine/engine_job.h"
-#include "engine/flight_dump.h"
 #include "engine/flight_dumper.h"
 
 namespace mydist {
