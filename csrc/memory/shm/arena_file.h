@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "memory/shm/arena_layout.h"
 
 namespace mydist::shm {
 
@@ -100,6 +101,20 @@ class ArenaFile {
   const std::string directory_;
   uint8_t* memory_ = nullptr;
   int64_t bytes_ = 0;
+};
+
+// FileOffer: what the rank that makes an arena's file tells the others of its host, as text. Pure.
+// Lines: where the file is, its name, and its cookie, which is any bytes.
+struct FileOffer {
+  std::string address;  // Empty: nowhere yet.
+  std::string name;
+  Nonce cookie{};
+
+  std::string Encode() const;
+  // A peer sent it. Nothing unless it has these parts.
+  static std::optional<FileOffer> Decode(const std::string& text);
+
+  bool operator==(const FileOffer&) const = default;
 };
 
 }  // namespace mydist::shm

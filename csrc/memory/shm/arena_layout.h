@@ -80,7 +80,7 @@ struct alignas(kLineBytes) LastWords {
 };
 static_assert(sizeof(LastWords) == kLastWordsBytes);
 
-// What a rank has completed last; see done_line.h. Written by its rank, read when it has died or is
+// What a rank has completed last; see arena.h. Written by its rank, read when it has died or is
 // stopped.
 struct alignas(kLineBytes) DoneLine {
   static constexpr size_t kNameWords = 29;

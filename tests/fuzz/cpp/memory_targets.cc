@@ -1,6 +1,5 @@
 // Where the memory is that the ranks of a host share: one tells the others.
 #include "memory/shm/arena_file.h"
-#include "memory/shm/file_offer.h"
 #include "target.h"
 
 namespace mydist::fuzz {

@@ -1,6 +1,5 @@
 // The arena: how it is made, why not, and what survivors hear of a rank that is gone.
 #include "memory/shm/arena.h"
-#include "memory/shm/done_line.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
