@@ -7,6 +7,9 @@
 #include <ATen/ops/bitwise_right_shift.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/stack.h>
 #include <pybind11/pybind11.h>
@@ -20,8 +23,8 @@
 #include "job/job.h"
 #include "torch/bindings.h"
 #include "torch/error_translation.h"
-#include "torch/finite_check.h"
 #include "torch/gil.h"
+#include "torch/gpu_order.h"
 #include "torch/tensor_adapter.h"
 #include "world/late_writes.h"
 
@@ -175,6 +178,39 @@ Shape WithLastDim(const Shape& shape, int64_t size) {
   std::vector<int64_t> dims = shape.dims();
   dims.push_back(size);
   return Shape(std::move(dims));
+}
+
+// FiniteCheck: what MYDIST_CHECK_FINITE does, on the calling thread, before the engine has the
+// tensors.
+
+// The input as the caller has it: compression makes it narrower only later.
+at::Tensor InputOf(const Submission& submission) {
+  const Request& request = submission.request;
+  const at::ScalarType dtype = submission.is_wide ? at::kFloat : ToScalarType(request.dtype);
+  return at::from_blob(const_cast<void*>(submission.input),
+                       {request.shape.ElementCount().value_or(0)},
+                       at::TensorOptions().dtype(dtype).device(DeviceOf(submission)));
+}
+
+bool MayBeInfinite(ReduceOp op) { return op == ReduceOp::kMin || op == ReduceOp::kMax; }
+
+InputValues ValuesOf(const Submission& submission) {
+  const at::Tensor input = InputOf(submission);
+  if (!input.is_floating_point() && !input.is_complex()) return InputValues::kAccepted;
+  if (at::isfinite(input).all().item<bool>()) return InputValues::kAccepted;
+  if (at::isnan(input).any().item<bool>()) return InputValues::kNan;
+  return MayBeInfinite(submission.request.reduce_op) ? InputValues::kAccepted
+                                                     : InputValues::kInfinite;
+}
+
+// Notes in each request of a reduction what its input has that a sum cannot have: NaN, or infinite
+// values. Min and Max take infinite ones. On a GPU it waits for the input.
+void NoteValues(std::vector<Submission>& submissions) {
+  const at::NoGradGuard no_grad;
+  for (Submission& submission : submissions) {
+    if (!Reduces(submission.request.op) || submission.input == nullptr) continue;
+    submission.request.values = ValuesOf(submission);
+  }
 }
 
 }  // namespace

@@ -11,8 +11,7 @@
 
 #include "torch/process_group/dense_tensors.h"
 #include "torch/process_group/group_reduction.h"
-#include "torch/process_group/post_operation.h"
-#include "torch/process_group/sparse_sum.h"
+#include "torch/process_group/lane_work.h"
 #include "torch/tensor_memory.h"
 
 namespace mydist {

@@ -1,10 +1,16 @@
 #include "torch/process_group/lane_work.h"
 
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
+#include "torch/process_group/dense_tensors.h"
 
 namespace mydist {
 
@@ -79,6 +85,112 @@ bool LaneOperation::wait(std::chrono::milliseconds timeout) {
                                      ", while the operation is still under way"));
   }
   if (!work_->status().ok()) std::rethrow_exception(exception());
+  return true;
+}
+
+PostOperation::PostOperation(std::shared_ptr<GroupLane> lane, c10d::OpType type, const char* title,
+                             const at::Tensor& tensor, std::chrono::milliseconds limit)
+    : Work(lane->rank(), type, title, std::vector<at::Tensor>{tensor}),
+      lane_(std::move(lane)),
+      tensor_(tensor),
+      deadline_(Now() + limit),
+      limit_(limit) {}
+
+c10::intrusive_ptr<PostOperation> PostOperation::Send(const std::shared_ptr<GroupLane>& lane,
+                                                      const at::Tensor& tensor, int peer, int tag) {
+  const at::Tensor dense = Dense(tensor);
+  const auto* const begin = static_cast<const uint8_t*>(dense.const_data_ptr());
+  ThrowIfDistError(lane->posts().Send(peer, tag, {begin, dense.nbytes()}));
+  lane->NoteSent(peer, tag, static_cast<int64_t>(dense.nbytes()));
+  auto operation = c10::make_intrusive<PostOperation>(lane, c10d::OpType::SEND, "mydist:send",
+                                                      tensor, std::chrono::milliseconds(0));
+  operation->Complete(Status::Ok());
+  return operation;
+}
+
+c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<GroupLane>& lane,
+                                                         const at::Tensor& tensor, int source,
+                                                         int tag, std::chrono::milliseconds limit) {
+  const bool is_any = source == LanePosts::kAnySource;
+  auto operation = c10::make_intrusive<PostOperation>(
+      lane, is_any ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
+      is_any ? "mydist:recvAnySource" : "mydist:recv", tensor, limit);
+  operation->source_text_ = "group '" + lane->name() + "': no message from " +
+                            (is_any ? "any rank" : "rank " + std::to_string(source)) +
+                            " with tag " + std::to_string(tag);
+  operation->tag_ = tag;
+  operation->record_ = lane->NoteAwaited(source, tag, static_cast<int64_t>(tensor.nbytes()));
+  operation->ticket_ = lane->posts().Receive(
+      source, tag, [operation](const Status& status, int from, const Bytes& payload) {
+        operation->lane_->NoteReceived(operation->record_, from, operation->tag_,
+                                       static_cast<int64_t>(payload.size()), status);
+        return operation->Complete(operation->TakeIn(status, from, payload));
+      });
+  return operation;
+}
+
+Status PostOperation::TakeIn(const Status& status, int source, const Bytes& payload) {
+  if (!status.ok()) {
+    const bool is_named = status.message().starts_with("group '");
+    return is_named ? status : status.WithContext(source_text_);
+  }
+  source_ = source;
+  if (payload.size() != tensor_.nbytes()) {
+    return Status::Mismatch(
+        "rank " + std::to_string(source) + " of the group sent " + std::to_string(payload.size()) +
+        " bytes, but the tensor to receive has " + std::to_string(tensor_.nbytes()) +
+        "; send and receive the same shape and dtype");
+  }
+  const c10::InferenceMode no_graph(false);
+  const at::NoGradGuard no_grad;
+  return CaughtFrom([&] {
+    const InOrder memory({tensor_});
+    if (!payload.empty()) std::memcpy(memory.data(), payload.data(), payload.size());
+    return memory.CopyBack();
+  });
+}
+
+LanePosts::Follow PostOperation::Complete(const Status& status) {
+  const std::exception_ptr error = status.ok() ? nullptr : ToDistError(status);
+  finish(error);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_over_ = true;
+  if (future_ == nullptr) return nullptr;
+  return [future = future_, tensor = tensor_, error] { CompleteFuture(*future, {tensor}, error); };
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> PostOperation::getFuture() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (future_ != nullptr) return future_;
+  future_ = NewFuture();
+  const bool is_late = is_over_;
+  const std::exception_ptr error = exception_;
+  lock.unlock();
+  if (is_late) CompleteFuture(*future_, {tensor_}, error);
+  return future_;
+}
+
+bool PostOperation::wait(std::chrono::milliseconds timeout) {
+  const bool is_short = timeout != kNoTimeout && Now() + timeout < deadline_;
+  const TimePoint end = is_short ? Now() + timeout : deadline_;
+  std::unique_lock<std::mutex> lock(mutex_);
+  // The sender may wait for a member that has given up.
+  while (!completed_ && Now() < end) {
+    const auto is_over = [this] { return completed_; };
+    if (cv_.wait_until(lock, std::min(end, Now() + kLookInterval), is_over)) break;
+    lock.unlock();
+    static_cast<void>(lane_->LookForGivenUp());
+    lock.lock();
+  }
+  if (!completed_) {
+    lock.unlock();
+    lane_->posts().Cancel(ticket_,
+                          Status::Timeout(source_text_ + " came within " +
+                                          SecondsText(Duration(is_short ? timeout : limit_))));
+    lock.lock();
+    cv_.wait(lock, [this] { return completed_; });
+  }
+  if (exception_ != nullptr) std::rethrow_exception(exception_);
   return true;
 }
 
