@@ -5,7 +5,7 @@ mydist_sources(_files "*_targets.cc" tests/fuzz/cpp)
 list(APPEND MYDIST_FUZZ_SOURCES ${_files}
   "${PROJECT_SOURCE_DIR}/tests/cpp/timeline/json_value.cc"
   # Of the plugin what needs no Gloo, and of the parameter server what needs no Asio.
-  "${PROJECT_SOURCE_DIR}/csrc/transport/gloo/introduction.cc"
+  "${PROJECT_SOURCE_DIR}/csrc/transport/gloo/wire.cc"
   "${PROJECT_SOURCE_DIR}/csrc/ps/frame.cc"
   "${PROJECT_SOURCE_DIR}/csrc/ps/table_spec.cc"
   "${PROJECT_SOURCE_DIR}/csrc/ps/port/greeting.cc")

@@ -19,7 +19,7 @@
 #include "gloo/transport/tcp/device.h"
 #include "transport/factory.h"
 #include "transport/gloo/gloo_transport.h"
-#include "transport/gloo/introduction.h"
+#include "transport/gloo/wire.h"
 #include "world/interface_choice.h"
 
 namespace mydist {

@@ -270,16 +270,4 @@ Status GlooControlPlane::Send(int peer, Bytes payload) {
   return mesh_->LostConnection(peer, sent.message());
 }
 
-Result<std::optional<IncomingMessage>> GlooControlPlane::Receive() {
-  return mesh_->mailbox().Take();
-}
-
-void GlooControlPlane::Await(TimePoint deadline) { mesh_->mailbox().Await(deadline); }
-
-void GlooControlPlane::Wake() { mesh_->mailbox().Wake(); }
-
-void GlooControlPlane::Attend(bool attended) { mesh_->mailbox().Attend(attended); }
-
-Status GlooControlPlane::Close(TimePoint deadline) { return mesh_->SayGoodbye(deadline); }
-
 }  // namespace mydist

@@ -173,13 +173,13 @@ class GlooControlPlane final : public ControlPlane {
 
   Status Send(int peer, Bytes payload) override;
   Status CheckPeer(int peer) override;
-  Result<std::optional<IncomingMessage>> Receive() override;
-  void Await(TimePoint deadline) override;
-  void Wake() override;
-  void Attend(bool attended) override;
+  Result<std::optional<IncomingMessage>> Receive() override { return mesh_->mailbox().Take(); }
+  void Await(TimePoint deadline) override { mesh_->mailbox().Await(deadline); }
+  void Wake() override { mesh_->mailbox().Wake(); }
+  void Attend(bool attended) override { mesh_->mailbox().Attend(attended); }
   void SetFarewell(const std::string& why) override { mesh_->SetFarewell(why); }
   std::string FarewellOf(int peer) const override { return mesh_->states().farewell(peer); }
-  Status Close(TimePoint deadline) override;
+  Status Close(TimePoint deadline) override { return mesh_->SayGoodbye(deadline); }
 
  private:
   const std::shared_ptr<Mesh> mesh_;

@@ -20,9 +20,8 @@
 #include "gloo/transport/context.h"
 #include "gloo/transport/unbound_buffer.h"
 #include "transport/control_plane.h"
-#include "transport/gloo/frame.h"
-#include "transport/gloo/introduction.h"
 #include "transport/gloo/peer_states.h"
+#include "transport/gloo/wire.h"
 #include "transport/mailbox.h"
 
 namespace mydist {

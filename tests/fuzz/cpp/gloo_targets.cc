@@ -4,8 +4,7 @@
 #include <string>
 
 #include "target.h"
-#include "transport/gloo/frame.h"
-#include "transport/gloo/introduction.h"
+#include "transport/gloo/wire.h"
 #include "world/interface_choice.h"
 
 namespace mydist::fuzz {

@@ -1,4 +1,4 @@
-#include "transport/gloo/introduction.h"
+#include "transport/gloo/wire.h"
 
 #include <algorithm>
 
