@@ -371,12 +371,7 @@ Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchContext& context
                                        bytes_of(receive_rows));
 }
 
-Status ExecuteBarrier(const BatchContext& context) {
-  context.Begin(kMoveActivity);
-  return context.collectives->Barrier();
-}
-
-// Batch: the operations of one root, or of two ranks; one tensor each, nothing is fused.
+// Batch: the operations of one root; one tensor each, nothing is fused.
 
 Status ExecuteReduce(const BatchTensor& tensor, const Reduction& reduction, int root,
                      const BatchContext& context) {
@@ -384,11 +379,6 @@ Status ExecuteReduce(const BatchTensor& tensor, const Reduction& reduction, int 
   context.Begin(kReduceActivity);
   return context.collectives->Reduce(tensor.input, tensor.output, tensor.element_count,
                                      reduction.Resolved(context.size), root);
-}
-
-Status ExecuteGather(const GatherTensor& tensor, int root, const BatchContext& context) {
-  context.Begin(kMoveActivity);
-  return context.collectives->Gather(tensor.input, tensor.output, tensor.byte_counts, root);
 }
 
 // Only the root knows the sizes of all parts, so the sizes travel first.
@@ -413,16 +403,6 @@ Status ExecuteScatter(const DealTensor& tensor, int root, const BatchContext& co
   }
   context.Begin(kMoveActivity);
   return context.collectives->Scatter(tensor.input, byte_counts, output, root);
-}
-
-Status ExecuteSend(const void* data, int64_t bytes, int peer, const BatchContext& context) {
-  context.Begin(kMoveActivity);
-  return context.collectives->Send(data, bytes, peer);
-}
-
-Status ExecuteReceive(void* data, int64_t bytes, int peer, const BatchContext& context) {
-  context.Begin(kMoveActivity);
-  return context.collectives->Receive(data, bytes, peer);
 }
 
 }  // namespace mydist

@@ -118,19 +118,7 @@ MYDIST_EXPORT Status ExecuteAlltoall(const AlltoallTensor& tensor, const BatchCo
 MYDIST_EXPORT Status ExecuteReduce(const BatchTensor& tensor, const Reduction& reduction, int root,
                                    const BatchContext& context);
 
-// Only the root's `output` is written; elsewhere it may be null.
-MYDIST_EXPORT Status ExecuteGather(const GatherTensor& tensor, int root,
-                                   const BatchContext& context);
-
 MYDIST_EXPORT Status ExecuteScatter(const DealTensor& tensor, int root,
                                     const BatchContext& context);
-
-// Of the two ranks, one sends while the other receives as many bytes; nobody else takes part.
-MYDIST_EXPORT Status ExecuteSend(const void* data, int64_t bytes, int peer,
-                                 const BatchContext& context);
-MYDIST_EXPORT Status ExecuteReceive(void* data, int64_t bytes, int peer,
-                                    const BatchContext& context);
-
-MYDIST_EXPORT Status ExecuteBarrier(const BatchContext& context);
 
 }  // namespace mydist

@@ -130,7 +130,8 @@ Status Executor::Run(const Team& team, Group group, const BatchContext& context)
     case OpKind::kReducescatter:
       return Reducescatter(group, context);
     case OpKind::kBarrier:
-      return ExecuteBarrier(context);
+      context.Begin(kMoveActivity);
+      return context.collectives->Barrier();
     case OpKind::kReduce:
       return Reduce(team, group.front(), context);
     case OpKind::kGather:
@@ -223,8 +224,9 @@ Status Executor::Gather(const Team& team, const AgreedTensor& tensor, const Batc
     MYDIST_ASSIGN_OR_RETURN(
         output, Allocate(submission, submission.request.shape.WithFirstDim(Total(rows))));
   }
-  return ExecuteGather({submission.input, output, Times(rows, RowBytes(submission.request))}, root,
-                       context);
+  context.Begin(kMoveActivity);
+  return context.collectives->Gather(submission.input, output,
+                                     Times(rows, RowBytes(submission.request)), root);
 }
 
 Status Executor::Scatter(const Team& team, const AgreedTensor& tensor,
@@ -243,10 +245,11 @@ Status Executor::SendReceive(const Team& team, const AgreedTensor& tensor,
   const std::vector<int32_t>& ranks = tensor.agreement->request.ranks;
   const BatchTensor memory = InputAndOutput(tensor);
   const int64_t bytes = memory.element_count * SizeOf(tensor.agreement->request.dtype);
+  context.Begin(kMoveActivity);
   if (ranks[0] == rank_) {
-    return ExecuteSend(memory.input, bytes, IndexIn(team.set, ranks[1]), context);
+    return context.collectives->Send(memory.input, bytes, IndexIn(team.set, ranks[1]));
   }
-  return ExecuteReceive(memory.output, bytes, IndexIn(team.set, ranks[0]), context);
+  return context.collectives->Receive(memory.output, bytes, IndexIn(team.set, ranks[0]));
 }
 
 }  // namespace mydist
