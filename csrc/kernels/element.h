@@ -143,8 +143,8 @@ int64_t RoundCount(std::span<const Slice> slices, int64_t limit);
 MYDIST_EXPORT std::vector<int64_t> ScatterRowCounts(int64_t rows, int parts);
 
 // Sum of the counts before `index`.
-int64_t OffsetOf(std::span<const int64_t> counts, int index);
-int64_t Total(std::span<const int64_t> counts);
+MYDIST_EXPORT int64_t OffsetOf(std::span<const int64_t> counts, int index);
+MYDIST_EXPORT int64_t Total(std::span<const int64_t> counts);
 
 }  // namespace mydist
 

@@ -1,7 +1,6 @@
 #include "algorithms/device/staged_collectives.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "kernels/element.h"
@@ -11,10 +10,6 @@ namespace {
 
 // Of what a chunk holds behind its input, for any element.
 constexpr int64_t kLineBytes = 64;
-
-Status NoPeer(int peer) {
-  return Status::Internal("one rank alone has no peer " + std::to_string(peer));
-}
 
 }  // namespace
 
@@ -283,57 +278,6 @@ Status LoneCollectives::Scale(const void* input, void* output, int64_t count,
   }
   MYDIST_RETURN_IF_ERROR(convert(input, between, {dtype, wide, before}));
   return convert(between, output, {wide, dtype, after});
-}
-
-Status LoneCollectives::Allreduce(void* data, int64_t count, const Reduction& reduction) {
-  return Scale(data, data, count, reduction);
-}
-
-Status LoneCollectives::Allgather(const void* input, void* output,
-                                  std::span<const int64_t> byte_counts) {
-  return Move(input, output, byte_counts[0]);
-}
-
-Status LoneCollectives::Reduce(const void* input, void* output, int64_t count,
-                               const Reduction& reduction, int /*root*/) {
-  return Scale(input, output, count, reduction);
-}
-
-Status LoneCollectives::AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                                        const Reduction& reduction) {
-  return Scale(data, data, std::accumulate(counts.begin(), counts.end(), int64_t{0}), reduction);
-}
-
-Status LoneCollectives::Gather(const void* input, void* output,
-                               std::span<const int64_t> byte_counts, int /*root*/) {
-  return Move(input, output, byte_counts[0]);
-}
-
-Status LoneCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
-                                void* output, int /*root*/) {
-  return Move(input, output, byte_counts[0]);
-}
-
-Status LoneCollectives::Send(const void* /*data*/, int64_t /*bytes*/, int peer) {
-  return NoPeer(peer);
-}
-
-Status LoneCollectives::Receive(void* /*data*/, int64_t /*bytes*/, int peer) {
-  return NoPeer(peer);
-}
-
-Status LoneCollectives::Broadcast(void* /*data*/, int64_t /*bytes*/, int /*root*/) {
-  return Status::Ok();
-}
-
-Status LoneCollectives::Alltoall(const void* input, std::span<const int64_t> send_bytes,
-                                 void* output, std::span<const int64_t> /*receive_bytes*/) {
-  return Move(input, output, send_bytes[0]);
-}
-
-Status LoneCollectives::Reducescatter(const void* input, void* output,
-                                      std::span<const int64_t> counts, const Reduction& reduction) {
-  return Scale(input, output, counts[0], reduction);
 }
 
 }  // namespace mydist

@@ -97,23 +97,37 @@ class MYDIST_EXPORT LoneCollectives final : public Collectives {
   explicit LoneCollectives(const StreamSeat& seat) : seat_(seat), scratch_(seat) {}
 
   bool Supports(const BatchTraits& traits) const override;
-  Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
-  Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
+  Status Allreduce(void* data, int64_t count, const Reduction& reduction) override {
+    return Scale(data, data, count, reduction);
+  }
+  Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override {
+    return Move(input, output, byte_counts[0]);
+  }
   Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
-                int root) override;
+                int /*root*/) override {
+    return Scale(input, output, count, reduction);
+  }
   Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                         const Reduction& reduction) override;
+                         const Reduction& reduction) override {
+    return Scale(data, data, Total(counts), reduction);
+  }
   Status Gather(const void* input, void* output, std::span<const int64_t> byte_counts,
-                int root) override;
+                int /*root*/) override {
+    return Move(input, output, byte_counts[0]);
+  }
   Status Scatter(const void* input, std::span<const int64_t> byte_counts, void* output,
-                 int root) override;
-  Status Send(const void* data, int64_t bytes, int peer) override;
-  Status Receive(void* data, int64_t bytes, int peer) override;
-  Status Broadcast(void* data, int64_t bytes, int root) override;
+                 int /*root*/) override {
+    return Move(input, output, byte_counts[0]);
+  }
+  Status Broadcast(void*, int64_t /*bytes*/, int /*root*/) override { return Status::Ok(); }
   Status Alltoall(const void* input, std::span<const int64_t> send_bytes, void* output,
-                  std::span<const int64_t> receive_bytes) override;
+                  std::span<const int64_t> /*receive_bytes*/) override {
+    return Move(input, output, send_bytes[0]);
+  }
   Status Reducescatter(const void* input, void* output, std::span<const int64_t> counts,
-                       const Reduction& reduction) override;
+                       const Reduction& reduction) override {
+    return Scale(input, output, counts[0], reduction);
+  }
   Status Barrier() override { return Status::Ok(); }
 
  private:
