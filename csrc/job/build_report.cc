@@ -105,7 +105,7 @@ BackendReport ReportParameterServer() {
   return ReportOn(
       "ps", build_config::kPsBuilt, build_config::kPsReason, []() -> Result<std::string> {
         MYDIST_RETURN_IF_ERROR(PluginFunction("ps", "", "mydist_plugin_version").status());
-        return std::string("parameter server, Asio ") + build_config::kAsioVersion;
+        return std::string("parameter server, Asio ").append(build_config::kAsioVersion);
       });
 }
 
