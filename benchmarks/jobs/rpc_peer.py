@@ -5,7 +5,6 @@ imports torch alone."""
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,14 +45,6 @@ def join(port: int, number: int, workers: int, transport: str) -> None:
         world_size=workers + 1,
         rpc_backend_options=options,
     )
-
-
-def free_port() -> int:
-    """One on the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def start_server(port: int, workers: int, transport: str) -> subprocess.Popen[bytes]:

@@ -20,6 +20,7 @@ from mydist.bench.contest import Stopwatch, is_falsified, share
 from mydist.bench.implementations import Mydist
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, format_size, median
+from mydist.launcher.endpoints import free_port
 
 from . import rpc_peer
 from .job import Figures, JobArguments, times
@@ -73,7 +74,7 @@ def _rpc_server() -> Iterator[PushPull]:
     """The peer's server, to which each rank is connected. Collective."""
     transport = "shm" if os.environ.get("MYDIST_SHARED_MEMORY", "1") == "1" else "uv"
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
-    port = md.broadcast_object(rpc_peer.free_port(), 0, name="bench.rpc_port")
+    port = md.broadcast_object(free_port("127.0.0.1"), 0, name="bench.rpc_port")
     process: subprocess.Popen[bytes] | None = None
     if md.rank() == 0:
         process = rpc_peer.start_server(port, md.size(), transport)

@@ -10,37 +10,19 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from mydist.bench.contest import Stopwatch, take_core
+from mydist.bench.implementations import call_of
 from mydist.bench.models import make_workload
-from mydist.bench.problem import ROOT, Plan, Problem
+from mydist.bench.problem import Plan, Problem
 from mydist.bench.results import Measured
 from mydist.bench.step import WARM_UP_STEPS, Watched
 
 _WARM_UPS = 2
-
-
-def _call_of(hvd: Any, problem: Problem) -> Callable[[], torch.Tensor]:
-    op, data = problem.shape.op, problem.input
-    name = f"{op}.{data.numel()}"
-
-    def barrier() -> torch.Tensor:
-        hvd.barrier()
-        return data
-
-    calls: dict[str, Callable[[], torch.Tensor]] = {
-        "allreduce": lambda: hvd.allreduce_(data, op=hvd.Sum, name=name),
-        "allgather": lambda: hvd.allgather(data, name=name),
-        "broadcast": lambda: hvd.broadcast_(data, ROOT, name=name),
-        "alltoall": lambda: hvd.alltoall(data, name=name),
-        "reducescatter": lambda: hvd.reducescatter(data, op=hvd.Sum, name=name),
-        "barrier": barrier,
-    }
-    return calls[op]
 
 
 def _report(hvd: Any, elements: int, measured: Measured) -> None:
@@ -60,7 +42,7 @@ def _measure_collective(hvd: Any, op: str, dtype: str, sizes: Sequence[str]) -> 
         elements, samples, _ = (int(word) for word in size.split(":"))
         plan = Plan(op, [elements * kind.itemsize], kind, 1)
         problem = Problem(plan.shape(plan.sizes[0], hvd.rank(), hvd.size()))
-        call, watch = _call_of(hvd, problem), Stopwatch(_WARM_UPS)
+        call, watch = call_of(hvd, problem), Stopwatch(_WARM_UPS)
         for iteration in range(_WARM_UPS + samples):
             problem.fill(iteration)
             hvd.barrier()

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed
@@ -54,17 +55,7 @@ class Mydist(Implementation):
         self._has_settled = False
 
     def prepare(self, problem: Problem) -> Call:
-        op, data = problem.shape.op, problem.input
-        name = f"bench.{op}.{data.dtype}.{data.numel()}"
-        calls: dict[str, Call] = {
-            "allreduce": lambda: md.allreduce_(data, op=md.Sum, name=name),
-            "allgather": lambda: md.allgather(data, name=name),
-            "broadcast": lambda: md.broadcast_(data, ROOT, name=name),
-            "alltoall": lambda: _tensor(md.alltoall(data, name=name)),
-            "reducescatter": lambda: md.reducescatter(data, op=md.Sum, name=name),
-            "barrier": lambda: _after(md.barrier, data),
-        }
-        return calls[op]
+        return call_of(md, problem)
 
     def barrier(self) -> None:
         """See Implementation; counts the ranks that negotiate as well.
@@ -92,9 +83,19 @@ class Mydist(Implementation):
         return never or self._unsettled.item() == 0
 
 
-def _tensor(result: object) -> torch.Tensor:
-    assert isinstance(result, torch.Tensor)
-    return result
+def call_of(library: Any, problem: Problem) -> Call:
+    """The collective of mydist, or of Horovod, whose functions have the same names."""
+    op, data = problem.shape.op, problem.input
+    name = f"bench.{op}.{data.dtype}.{data.numel()}"
+    calls: dict[str, Call] = {
+        "allreduce": lambda: library.allreduce_(data, op=library.Sum, name=name),
+        "allgather": lambda: library.allgather(data, name=name),
+        "broadcast": lambda: library.broadcast_(data, ROOT, name=name),
+        "alltoall": lambda: library.alltoall(data, name=name),
+        "reducescatter": lambda: library.reducescatter(data, op=library.Sum, name=name),
+        "barrier": lambda: _after(library.barrier, data),
+    }
+    return calls[op]
 
 
 def _after(action: Callable[[], object], data: torch.Tensor) -> torch.Tensor:
