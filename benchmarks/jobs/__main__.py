@@ -17,10 +17,6 @@ from . import comparisons, counters, gpu_bucket, gpu_slots, gpu_staging, gradien
 from .job import Figures, JobArguments, share_the_gpu
 
 
-def _nothing(_: JobArguments) -> None:
-    pass
-
-
 def _servers(arguments: JobArguments) -> Figures:
     from . import servers  # Takes torch.distributed.rpc, which not every build of torch has.
 
@@ -33,18 +29,18 @@ def _server_rows(arguments: JobArguments) -> Figures:
     return servers.measure_rows(arguments)
 
 
-# What sets the environment before mydist.init(), and what measures after it.
-JOBS: dict[str, tuple[Callable[[JobArguments], None], Callable[[JobArguments], Figures]]] = {
-    "gradients": (_nothing, gradients.measure),
+# What sets the environment before mydist.init(), if anything does, and what measures after it.
+JOBS: dict[str, tuple[Callable[[JobArguments], None] | None, Callable[[JobArguments], Figures]]] = {
+    "gradients": (None, gradients.measure),
     "latency": (counters.take_a_core, counters.measure_latency),
-    "steady": (_nothing, counters.measure_steady_state),
+    "steady": (None, counters.measure_steady_state),
     "hierarchy-bytes": (counters.pretend_two_hosts, counters.measure_hierarchy_bytes),
-    "recording": (_nothing, comparisons.measure_recording),
-    "servers": (_nothing, _servers),
-    "servers-tcp": (_nothing, _servers),
-    "server-rows": (_nothing, _server_rows),
-    "stragglers": (_nothing, stragglers.measure),
-    "gpu-overhead": (_nothing, comparisons.measure_overhead),
+    "recording": (None, comparisons.measure_recording),
+    "servers": (None, _servers),
+    "servers-tcp": (None, _servers),
+    "server-rows": (None, _server_rows),
+    "stragglers": (None, stragglers.measure),
+    "gpu-overhead": (None, comparisons.measure_overhead),
     "gpu-slots": (share_the_gpu, gpu_slots.measure),
     "gpu-bucket": (share_the_gpu, gpu_bucket.measure),
     "gpu-staging": (gpu_staging.prepare, gpu_staging.measure),
@@ -57,7 +53,8 @@ def main() -> None:
     device = torch.device("cuda", 0) if "--gpu" in flags else torch.device("cpu")
     arguments = JobArguments("--smoke" in flags, device)
     prepare, measure = JOBS[name]
-    prepare(arguments)
+    if prepare is not None:
+        prepare(arguments)
     md.init()
     figures = measure(arguments)
     if md.rank() == 0:
