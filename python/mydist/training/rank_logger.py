@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..job.error_text import wrong_type
 from ..job.topology import is_initialized, rank, size
 
 __all__ = ["get_logger"]
 
-if TYPE_CHECKING:
-    _Adapter = logging.LoggerAdapter[logging.Logger]
-else:
-    _Adapter = logging.LoggerAdapter
 
-
-class _RankLogger(_Adapter):
+class _RankLogger(logging.LoggerAdapter[logging.Logger]):
     """Asks for the rank at every record, so that it can be made before init()."""
 
     def __init__(self, logger: logging.Logger, all_ranks: bool) -> None:
@@ -37,7 +32,9 @@ class _RankLogger(_Adapter):
         return msg, kwargs
 
 
-def get_logger(name: str | None = None, all_ranks: bool = False) -> _Adapter:
+def get_logger(
+    name: str | None = None, all_ranks: bool = False
+) -> logging.LoggerAdapter[logging.Logger]:
     """A logger that records on rank 0 only, with "[rank 0/4] " in front of each message.
 
     Level, handlers and format are those of `logging.getLogger(name)`, which is left as it is; call
