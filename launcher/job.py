@@ -132,8 +132,8 @@ class Job:
             named = ", ".join(map(self._full_name, silent[: report.MAX_OTHERS_LISTED]))
             more = len(silent) - report.MAX_OTHERS_LISTED
             raise LaunchError(
-                f"no address from {named}{f' and {more} more' if more > 0 else ''} within "
-                f"{timeout:g} s (--start-timeout)"
+                f"{named}{f' and {more} more' if more > 0 else ''} did not report an address "
+                f"within {timeout:g} s (--start-timeout)"
             )
         return server_addresses.join_addresses(self._addresses.values())
 

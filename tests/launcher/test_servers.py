@@ -221,8 +221,8 @@ def test_a_server_that_leaves_early_fails_the_job(installed: Mydistrun) -> None:
             r"    \| no room for tables",
         ]),
         ("is silent", ["--start-timeout", "0.3"], 1, [
-            r"mydistrun: no address from server 0 on host localhost \(pid \d+\) within 0.3 s "
-            r"\(--start-timeout\)",
+            r"mydistrun: server 0 on host localhost \(pid \d+\) did not report an address "
+            r"within 0.3 s \(--start-timeout\)",
         ]),
         ("mumbles", [], 1, [
             r"mydistrun: server 0 on host localhost \(pid \d+\) reported 'hello', "
