@@ -341,7 +341,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"keep": "3"}, TypeError, "keep is '3' (str), expected an int or None to keep all"),
     ({"keep": True}, TypeError, "keep is True (bool), expected an int or None"),
     ({"resume": True}, TypeError, "resume is True (bool), expected a str or path"),
-    ({"resume": ""}, ValueError, "resume is '', expected"),
+    ({"resume": ""}, ValueError, "resume is '', expected 'auto', the path of a file or folder"),
     ({"model": 5}, TypeError, "model is int, which has no state_dict(); save plain values"),
     ({"model": torch.nn.Linear}, TypeError, "model is type, which has no state_dict()"),
     ({"process_set": [0]}, TypeError, "process_set is [0]"),

@@ -49,6 +49,8 @@ from .stop_signal import StopSignal
 
 __all__ = ["Checkpoint"]
 
+_RESUME = "'auto', the path of a file or folder, or None"
+
 
 class Checkpoint:
     """Training state in a folder: saved atomically, restored on every rank.
@@ -92,11 +94,12 @@ class Checkpoint:
                 outside the main thread.
             Exception: whatever `restore` raises.
         """
-        self._folder = Path(_checked_path("directory", directory)).absolute()
+        folder = _checked_path("directory", directory, "the path of a folder")
+        self._folder = Path(folder).absolute()
         self._keep = _checked_keep(keep)
         check_process_set("Checkpoint", process_set)
         if resume is not None:
-            _checked_path("resume", resume)
+            _checked_path("resume", resume, _RESUME)
         self._objects = _checked_objects(objects)
         self._process_set = process_set
         self._rank_states = RankStates(self._objects, process_set)
@@ -172,7 +175,7 @@ class Checkpoint:
         """
         if resume is None:
             return 0
-        _checked_path("resume", resume)
+        _checked_path("resume", resume, _RESUME)
         found: FoundCheckpoint | None = None
         failure: Exception | None = None
         if self._is_root():
@@ -344,12 +347,12 @@ def _quoted(names: set[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names)) or "nothing"
 
 
-def _checked_path(argument: str, value: object) -> str:
+def _checked_path(argument: str, value: object, expected: str) -> str:
     if not isinstance(value, (str, os.PathLike)) or isinstance(value, bytes):
         raise wrong_type(f"Checkpoint: {argument}", value, "a str or path")
     path = os.fspath(value)
     if not isinstance(path, str) or not path or "\0" in path:
-        raise ValueError(f"Checkpoint: {argument} is {path!r}, expected the path of a folder")
+        raise ValueError(f"Checkpoint: {argument} is {path!r}, expected {expected}")
     return path
 
 
