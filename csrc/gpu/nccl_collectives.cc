@@ -1,7 +1,6 @@
 #include "gpu/nccl_collectives.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -32,15 +31,6 @@ class Outcomes {
 bool AreEqual(std::span<const int64_t> counts) {
   return std::all_of(counts.begin(), counts.end(),
                      [&](int64_t count) { return count == counts[0]; });
-}
-
-int64_t TotalOf(std::span<const int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-}
-
-// Where the part of `rank` begins.
-int64_t StartOf(std::span<const int64_t> counts, int rank) {
-  return TotalOf(counts.first(static_cast<size_t>(rank)));
 }
 
 int64_t At(std::span<const int64_t> counts, int rank) { return counts[static_cast<size_t>(rank)]; }
@@ -76,12 +66,6 @@ Status NcclCollectives::Allreduce(void* data, int64_t count, const Reduction& re
   return Scale(data, data, count, reduction.dtype, plan.after);
 }
 
-Status NcclCollectives::AdasumAllreduce(void*, std::span<const int64_t>, const Reduction&) {
-  return Status::Internal(
-      "NCCL was chosen for Adasum, which it does not support. This is a bug of mydist: please "
-      "report it");
-}
-
 Status NcclCollectives::Reduce(const void* input, void* output, int64_t count,
                                const Reduction& reduction, int root) {
   MYDIST_ASSIGN_OR_RETURN(const NcclReduction plan, Plan("reduce", reduction));
@@ -107,7 +91,7 @@ Status NcclCollectives::Reducescatter(const void* input, void* output,
                                       std::span<const int64_t> counts, const Reduction& reduction) {
   MYDIST_ASSIGN_OR_RETURN(const NcclReduction plan, Plan("reducescatter", reduction));
   MYDIST_RETURN_IF_ERROR(communicator_->Open());
-  const int64_t count = TotalOf(counts);
+  const int64_t count = Total(counts);
   if (count == 0) return Status::Ok();
   if (!plan.before.IsOne()) {
     MYDIST_ASSIGN_OR_RETURN(uint8_t* const scaled,
@@ -136,7 +120,7 @@ Status NcclCollectives::ReducescatterUneven(const uint8_t* input, void* output,
     for (int root = 0; root < size_; ++root) {
       const int64_t count = At(counts, root);
       if (count == 0) continue;
-      const int64_t offset = StartOf(counts, root) * plan.element_bytes;
+      const int64_t offset = OffsetOf(counts, root) * plan.element_bytes;
       outcomes.Add(api().Reduce(input + offset, root == rank_ ? output : nullptr,
                                 NumbersIn(plan, count), plan.type, kind, root, comm, stream()));
     }
@@ -147,7 +131,7 @@ Status NcclCollectives::ReducescatterUneven(const uint8_t* input, void* output,
 Status NcclCollectives::Allgather(const void* input, void* output,
                                   std::span<const int64_t> byte_counts) {
   MYDIST_RETURN_IF_ERROR(communicator_->Open());
-  if (TotalOf(byte_counts) == 0) return Status::Ok();
+  if (Total(byte_counts) == 0) return Status::Ok();
   if (!AreEqual(byte_counts)) return GatherUneven(input, AsBytes(output), byte_counts);
   return communicator_->Group("allgather", [&](Comm comm) {
     return api().AllGather(input, output, static_cast<size_t>(byte_counts[0]), kByte, comm,
@@ -164,7 +148,7 @@ Status NcclCollectives::GatherUneven(const void* input, uint8_t* output,
     for (int root = 0; root < size_; ++root) {
       const int64_t bytes = At(byte_counts, root);
       if (bytes == 0) continue;
-      uint8_t* const part = output + StartOf(byte_counts, root);
+      uint8_t* const part = output + OffsetOf(byte_counts, root);
       outcomes.Add(api().Broadcast(root == rank_ ? input : part, part, static_cast<size_t>(bytes),
                                    kByte, root, comm, stream()));
     }
@@ -178,17 +162,8 @@ Status NcclCollectives::Gather(const void* input, void* output,
   const int64_t own_bytes = At(byte_counts, rank_);
   if (rank_ != root) return own_bytes == 0 ? Status::Ok() : Send(input, own_bytes, root);
   MYDIST_RETURN_IF_ERROR(
-      CopyOwn(input, Advance(AsBytes(output), StartOf(byte_counts, rank_)), own_bytes));
-  return communicator_->Group("gather", [&](Comm comm) {
-    Outcomes outcomes;
-    for (int peer = 0; peer < size_; ++peer) {
-      const int64_t bytes = At(byte_counts, peer);
-      if (peer == rank_ || bytes == 0) continue;
-      outcomes.Add(api().Recv(AsBytes(output) + StartOf(byte_counts, peer),
-                              static_cast<size_t>(bytes), kByte, peer, comm, stream()));
-    }
-    return outcomes.first_failure();
-  });
+      CopyOwn(input, Advance(AsBytes(output), OffsetOf(byte_counts, rank_)), own_bytes));
+  return Exchange("gather", {}, {AsBytes(output), byte_counts});
 }
 
 Status NcclCollectives::Scatter(const void* input, std::span<const int64_t> byte_counts,
@@ -197,17 +172,8 @@ Status NcclCollectives::Scatter(const void* input, std::span<const int64_t> byte
   const int64_t own_bytes = At(byte_counts, rank_);
   if (rank_ != root) return own_bytes == 0 ? Status::Ok() : Receive(output, own_bytes, root);
   MYDIST_RETURN_IF_ERROR(
-      CopyOwn(Advance(AsBytes(input), StartOf(byte_counts, rank_)), output, own_bytes));
-  return communicator_->Group("scatter", [&](Comm comm) {
-    Outcomes outcomes;
-    for (int peer = 0; peer < size_; ++peer) {
-      const int64_t bytes = At(byte_counts, peer);
-      if (peer == rank_ || bytes == 0) continue;
-      outcomes.Add(api().Send(AsBytes(input) + StartOf(byte_counts, peer),
-                              static_cast<size_t>(bytes), kByte, peer, comm, stream()));
-    }
-    return outcomes.first_failure();
-  });
+      CopyOwn(Advance(AsBytes(input), OffsetOf(byte_counts, rank_)), output, own_bytes));
+  return Exchange("scatter", {AsBytes(input), byte_counts}, {});
 }
 
 Status NcclCollectives::Send(const void* data, int64_t bytes, int peer) {
@@ -235,19 +201,24 @@ Status NcclCollectives::Broadcast(void* data, int64_t bytes, int root) {
 Status NcclCollectives::Alltoall(const void* input, std::span<const int64_t> send_bytes,
                                  void* output, std::span<const int64_t> receive_bytes) {
   MYDIST_RETURN_IF_ERROR(communicator_->Open());
-  MYDIST_RETURN_IF_ERROR(CopyOwn(Advance(AsBytes(input), StartOf(send_bytes, rank_)),
-                                 Advance(AsBytes(output), StartOf(receive_bytes, rank_)),
+  MYDIST_RETURN_IF_ERROR(CopyOwn(Advance(AsBytes(input), OffsetOf(send_bytes, rank_)),
+                                 Advance(AsBytes(output), OffsetOf(receive_bytes, rank_)),
                                  At(send_bytes, rank_)));
-  return communicator_->Group("alltoall", [&](Comm comm) {
+  return Exchange("alltoall", {AsBytes(input), send_bytes}, {AsBytes(output), receive_bytes});
+}
+
+Status NcclCollectives::Exchange(const char* what, const Parts<const uint8_t>& outgoing,
+                                 const Parts<uint8_t>& incoming) {
+  return communicator_->Group(what, [&](Comm comm) {
     Outcomes outcomes;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      if (const int64_t bytes = At(send_bytes, peer); bytes > 0) {
-        outcomes.Add(api().Send(AsBytes(input) + StartOf(send_bytes, peer),
+      if (const int64_t bytes = outgoing.BytesOf(peer); bytes > 0) {
+        outcomes.Add(api().Send(outgoing.memory + OffsetOf(outgoing.byte_counts, peer),
                                 static_cast<size_t>(bytes), kByte, peer, comm, stream()));
       }
-      if (const int64_t bytes = At(receive_bytes, peer); bytes > 0) {
-        outcomes.Add(api().Recv(AsBytes(output) + StartOf(receive_bytes, peer),
+      if (const int64_t bytes = incoming.BytesOf(peer); bytes > 0) {
+        outcomes.Add(api().Recv(incoming.memory + OffsetOf(incoming.byte_counts, peer),
                                 static_cast<size_t>(bytes), kByte, peer, comm, stream()));
       }
     }

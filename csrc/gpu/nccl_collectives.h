@@ -26,9 +26,6 @@ class NcclCollectives final : public Collectives {
   bool Supports(const BatchTraits& traits) const override;
 
   Status Allreduce(void* data, int64_t count, const Reduction& reduction) override;
-  // Never supported: kInternal.
-  Status AdasumAllreduce(void* data, std::span<const int64_t> counts,
-                         const Reduction& reduction) override;
   Status Reduce(const void* input, void* output, int64_t count, const Reduction& reduction,
                 int root) override;
   Status Allgather(const void* input, void* output, std::span<const int64_t> byte_counts) override;
@@ -46,6 +43,20 @@ class NcclCollectives final : public Collectives {
   Status Barrier() override;
 
  private:
+  // One part for each rank, in rank order; empty: none.
+  template <typename Byte>
+  struct Parts {
+    Byte* memory = nullptr;
+    std::span<const int64_t> byte_counts;
+
+    int64_t BytesOf(int rank) const {
+      return byte_counts.empty() ? 0 : byte_counts[static_cast<size_t>(rank)];
+    }
+  };
+  // A message to and from each peer, where its part is not empty.
+  Status Exchange(const char* what, const Parts<const uint8_t>& outgoing,
+                  const Parts<uint8_t>& incoming);
+
   // What `Calls` of a reduction get, besides the communicator.
   template <typename Calls>
   Status ReduceInGroup(const char* what, const NcclReduction& plan, const Calls& calls);
