@@ -183,18 +183,9 @@ class Job:
             self._platform.pause_output(True)
             self._loop.call_later(RESUME_CHECK_SECONDS, self._try_resume)
 
-    def on_exited(
-        self,
-        child: int,
-        status: int,
-        *,
-        is_first: bool = False,
-        improper: bool = False,
-        unknown: bool = False,
-    ) -> None:
+    def on_exited(self, child: int, status: int, *, is_first: bool = False, **facts: bool) -> None:
         """A child ended; the first failure stops the others."""
-        memory = status == -signal.SIGKILL and self._platform.out_of_memory()
-        facts = {"improper": improper, "unknown": unknown, "out_of_memory": memory}
+        facts["out_of_memory"] = status == -signal.SIGKILL and self._platform.out_of_memory()
         if child in self._children.of_servers:
             was_killed = self._server_stop.sent == signal.SIGKILL and status == -signal.SIGKILL
             facts |= {"early": not self._server_stop.started, "overdue": was_killed}

@@ -30,13 +30,14 @@ def integer(low: int, high: int) -> Convert:
     return convert
 
 
-def number(low: float, high: float, unit: str = "") -> Convert:
-    """A converter for a number within [low, high]; fractions are allowed."""
+def number(low: float, high: float, unit: str = "", or_zero: bool = False) -> Convert:
+    """A converter for a number within [low, high], or also for 0; fractions are allowed."""
 
     def convert(text: str) -> float:
         value = float(text) if _NUMBER.match(text) else math.nan
-        if not low <= value <= high:
-            raise ValueError(f"a number{unit} from {low:.10g} to {high:.10g}")
+        if not low <= value <= high and not (or_zero and value == 0):
+            zero = "0 or " if or_zero else ""
+            raise ValueError(f"{zero}a number{unit} from {low:.10g} to {high:.10g}")
         return value
 
     return convert
@@ -49,14 +50,7 @@ def seconds(low: float, high: float) -> Convert:
 
 def seconds_or_zero(low: float, high: float) -> Convert:
     """The same where 0 has a meaning of its own."""
-
-    def convert(text: str) -> float:
-        value = float(text) if _NUMBER.match(text) else math.nan
-        if value != 0 and not low <= value <= high:
-            raise ValueError(f"0 or a number of seconds from {low:.10g} to {high:.10g}")
-        return value
-
-    return convert
+    return number(low, high, " of seconds", or_zero=True)
 
 
 def choice(options: Sequence[str]) -> Convert:
