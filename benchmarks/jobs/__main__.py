@@ -13,21 +13,17 @@ import torch
 import mydist as md
 from mydist.bench.implementations import close_torch_gloo
 
-from . import comparisons, counters, gpu_bucket, gpu_slots, gpu_staging, gradients, stragglers
+from . import (
+    comparisons,
+    counters,
+    gpu_bucket,
+    gpu_slots,
+    gpu_staging,
+    gradients,
+    servers,
+    stragglers,
+)
 from .job import Figures, JobArguments, share_the_gpu
-
-
-def _servers(arguments: JobArguments) -> Figures:
-    from . import servers  # Takes torch.distributed.rpc, which not every build of torch has.
-
-    return servers.measure(arguments)
-
-
-def _server_rows(arguments: JobArguments) -> Figures:
-    from . import servers
-
-    return servers.measure_rows(arguments)
-
 
 # What sets the environment before mydist.init(), if anything does, and what measures after it.
 JOBS: dict[str, tuple[Callable[[JobArguments], None] | None, Callable[[JobArguments], Figures]]] = {
@@ -36,9 +32,9 @@ JOBS: dict[str, tuple[Callable[[JobArguments], None] | None, Callable[[JobArgume
     "steady": (None, counters.measure_steady_state),
     "hierarchy-bytes": (counters.pretend_two_hosts, counters.measure_hierarchy_bytes),
     "recording": (None, comparisons.measure_recording),
-    "servers": (None, _servers),
-    "servers-tcp": (None, _servers),
-    "server-rows": (None, _server_rows),
+    "servers": (None, servers.measure),
+    "servers-tcp": (None, servers.measure),
+    "server-rows": (None, servers.measure_rows),
     "stragglers": (None, stragglers.measure),
     "gpu-overhead": (None, comparisons.measure_overhead),
     "gpu-slots": (share_the_gpu, gpu_slots.measure),

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch.distributed import rpc
 
 import mydist as md
 from mydist.bench.contest import Stopwatch, is_falsified, share
@@ -22,7 +21,6 @@ from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, format_size, median
 from mydist.launcher.endpoints import free_port
 
-from . import rpc_peer
 from .job import Figures, JobArguments, times
 
 # Bytes of a vector, and calls in a round.
@@ -72,6 +70,10 @@ def _table(size: int) -> md.ps.Table:
 @contextmanager
 def _rpc_server() -> Iterator[PushPull]:
     """The peer's server, to which each rank is connected. Collective."""
+    from torch.distributed import rpc  # Not every build of torch has it.
+
+    from . import rpc_peer
+
     transport = "shm" if os.environ.get("MYDIST_SHARED_MEMORY", "1") == "1" else "uv"
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     port = md.broadcast_object(free_port("127.0.0.1"), 0, name="bench.rpc_port")
