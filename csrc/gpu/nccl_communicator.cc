@@ -17,7 +17,9 @@ namespace mydist {
 namespace {
 
 using nccl::Comm;
+using nccl::ElementType;
 using nccl::Outcome;
+using nccl::ReductionKind;
 
 // A launch is over in microseconds; peers that are still on their way may take minutes.
 class Patience {
@@ -42,36 +44,15 @@ bool IsEmpty(const nccl::UniqueId& id) {
                      [](char byte) { return byte == 0; });
 }
 
-using nccl::ElementType;
-using nccl::ReductionKind;
+// By DataType; none: NCCL has no such elements. A complex number is two.
+constexpr std::array<std::optional<ElementType>, kDataTypeCount> kElementTypes = {
+    ElementType::kUint8,   ElementType::kInt8,    std::nullopt,           ElementType::kInt32,
+    ElementType::kInt64,   ElementType::kFloat16, ElementType::kBfloat16, ElementType::kFloat32,
+    ElementType::kFloat64, ElementType::kUint8,   ElementType::kFloat32,  ElementType::kFloat64,
+    std::nullopt,          std::nullopt};
 
 std::optional<ElementType> ElementTypeOf(DataType dtype) {
-  switch (dtype) {
-    case DataType::kUint8:
-    case DataType::kBool:
-      return ElementType::kUint8;
-    case DataType::kInt8:
-      return ElementType::kInt8;
-    case DataType::kInt32:
-      return ElementType::kInt32;
-    case DataType::kInt64:
-      return ElementType::kInt64;
-    case DataType::kFloat16:
-      return ElementType::kFloat16;
-    case DataType::kBfloat16:
-      return ElementType::kBfloat16;
-    case DataType::kFloat32:
-    case DataType::kComplex64:
-      return ElementType::kFloat32;
-    case DataType::kFloat64:
-    case DataType::kComplex128:
-      return ElementType::kFloat64;
-    case DataType::kInt16:
-    case DataType::kFloat8E4m3:
-    case DataType::kFloat8E5m2:
-      return std::nullopt;
-  }
-  return std::nullopt;
+  return kElementTypes[static_cast<size_t>(dtype)];
 }
 
 // Of bytes that are 0 or 1, the largest is their "or" and the smallest their "and".
