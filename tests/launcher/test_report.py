@@ -179,6 +179,19 @@ def test_a_rank_that_never_called_init_over_mpi_is_named() -> None:
     ]
 
 
+def test_of_ranks_that_timed_out_one_that_names_a_rank_comes_first() -> None:
+    """As where MPI_Init waits for a stopped rank: only the ranks of its host see it."""
+    blind = FailureRecord("CollectiveTimeoutError", "TIMEOUT", operation="init")
+    sees = replace(blind, ranks=(3,), finding="silent", peer_pid=77)
+    ends = [end(0, 1), end(1, 1), end(2, -15, stopped=True), end(3, -9, stopped=True)]
+    failures = {0: blind, 1: blind, 2: sees}
+    cause = find_cause(ends, failures)
+    assert cause is not None and cause.child == 2
+    told = format_failure(cause, ends, {}, failures).splitlines()
+    assert told[2] == "  it timed out waiting for rank 3", told
+    assert exit_code(cause, ends) == 1
+
+
 def test_survivors_that_were_stopped_while_they_ended_fail_the_job() -> None:
     late = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (1,))
     ends = [end(0, -15, stopped=True), end(1, 0)]
