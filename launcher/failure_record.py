@@ -17,6 +17,8 @@ _MAX_TEXT = 256
 _MAX_RANK = 65535  # as many as mydistrun starts
 _MAX_PID = (1 << 31) - 1
 _MAX_NUMBER = (1 << 63) - 1
+_MAX_SECONDS = 1e9
+_OLD_S = 0.5  # News that are older say so.
 # Of a rank that waits for others: no failure of its own.
 _WAITS = "WAITS"
 # Of a rank that has joined a job again after an error.
@@ -30,17 +32,21 @@ class Progress:
     """What a rank has completed last. Without an `operation` it has completed none.
 
     `number` counts what the process set has executed, from 1; 0 for a transfer, which has none.
+    `age`: others know it of the rank, since so many seconds.
     """
 
     operation: str
     tensor: str
     number: int
+    age: float = 0.0
 
     @property
     def text(self) -> str:
         """In words, e.g. `allreduce 'x', number 12`."""
         place = _place(self.operation, self.tensor) or "none"
-        return f"{place}, number {self.number}" if self.number else place
+        number = f", number {self.number}" if self.number else ""
+        told = f", as told {self.age:.0f} s before" if self.age >= _OLD_S else ""
+        return f"{place}{number}{told}"
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ class FailureRecord:
     been found out about them: "dead", "silent" or "late"; `operation` and `tensor` are what it
     happened in; `pid` is of the rank itself, `peer_pid` of the one blamed, where it is one, and
     `peer_pids` of all of them; `progress` is what the rank itself has completed last, and
-    `peer_progress` in words what those blamed have. `is_caught`: the program may have caught the
-    exception, so only the exit code of the rank tells whether it has failed.
+    `peer_progress` what those blamed have, in their order. `is_caught`: the program may have caught
+    the exception, so only the exit code of the rank tells whether it has failed.
     What is not known is empty, 0 or None.
     """
 
@@ -67,7 +73,7 @@ class FailureRecord:
     progress: Progress | None = None
     is_caught: bool = False
     peer_pids: tuple[int, ...] = ()
-    peer_progress: str = ""
+    peer_progress: tuple[Progress | None, ...] = ()
 
     @property
     def is_consequence(self) -> bool:
@@ -136,7 +142,7 @@ def parse_record(line: bytes) -> FailureRecord | None:
             finding=_text(fields.get("finding", "")),
             progress=_progress(fields.get("last")),
             is_caught=fields.get("caught") is True,
-            peer_progress=_text(fields.get("peer_progress", "")),
+            peer_progress=tuple(_progress(known) for known in fields.get("peer_progress", ())),
             peer_pids=tuple(_number(pid, _MAX_PID) for pid in fields.get("peer_pids", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -150,6 +156,7 @@ def _progress(fields: dict[str, object] | None) -> Progress | None:
         operation=_text(fields.get("operation", "")),
         tensor=str(fields.get("tensor", ""))[:_MAX_TEXT],
         number=_number(fields.get("number", 0), _MAX_NUMBER),
+        age=_seconds(fields.get("age", 0)),
     )
 
 
@@ -162,6 +169,12 @@ def _number(value: object, most: int) -> int:
     if not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"got {value!r}, expected an integer from 0 to {most}")
     return value
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= _MAX_SECONDS:
+        raise ValueError(f"got {value!r}, expected seconds from 0 to {_MAX_SECONDS}")
+    return float(value)
 
 
 def _text(value: object) -> str:

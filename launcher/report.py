@@ -204,7 +204,7 @@ def format_failure(
     others = [end for end in exits if end.child != cause.child]
     lines += _describe_others(others, failures)
     told = {**(waits or {}), **tellers}
-    lines += _describe_progress(cause, told) + _describe_progress_of_blamed(told)
+    lines += _describe_progress(cause, told)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -279,13 +279,14 @@ def _describe_consequence(
 def _describe_progress(cause: ChildEnd, told: Mapping[int, FailureRecord]) -> list[str]:
     """What the ranks completed last, those behind first: where they differ, and where nothing else
     says how far the cause has come."""
+    of_others = _progress_of_blamed(told)
+    known = {rank: record.progress for rank, record in told.items() if record.progress is not None}
     groups: dict[Progress, list[int]] = {}
-    for rank, record in sorted(told.items()):
-        if record.progress is not None:
-            groups.setdefault(record.progress, []).append(rank)
+    for rank, progress in sorted({**of_others, **known}.items()):
+        groups.setdefault(progress, []).append(rank)
     own = told.get(cause.child)
     is_all_there_is = own is not None and own.progress is not None and not own.place
-    if len(groups) < 2 and not is_all_there_is:
+    if len(groups) < 2 and not is_all_there_is and not of_others:
         return []
     rows = sorted(groups.items(), key=lambda row: (row[0].number, row[1]))
     lines = [
@@ -297,21 +298,32 @@ def _describe_progress(cause: ChildEnd, told: Mapping[int, FailureRecord]) -> li
     return lines
 
 
-def _describe_progress_of_blamed(told: Mapping[int, FailureRecord]) -> list[str]:
-    """What others know of ranks that told nothing themselves, as they are dead or stopped."""
-    lines = {
-        f"  {record.peer_progress}": None
-        for record in told.values()
-        if record.peer_progress and not told.keys() & set(record.ranks)
-    }
-    return list(lines)[:MAX_OTHERS_LISTED]
+def _progress_of_blamed(told: Mapping[int, FailureRecord]) -> dict[int, Progress]:
+    """The latest that others know of ranks that told nothing themselves, as they are dead or
+    stopped."""
+    latest: dict[int, Progress] = {}
+    for record in told.values():
+        for rank, progress in zip(record.ranks, record.peer_progress, strict=False):
+            if progress is None or rank in told:
+                continue
+            known = latest.setdefault(rank, progress)
+            if (progress.number, -progress.age) > (known.number, -known.age):
+                latest[rank] = progress
+    # Ranks that were heard of at nearly the same time make one group.
+    return {rank: replace(one, age=round(one.age)) for rank, one in latest.items()}
 
 
 def _listed(ranks: list[int]) -> str:
-    """`rank 3`, or `ranks 0, 2, … (99 in all)`."""
-    listed = ", ".join(str(rank) for rank in ranks[:32])
-    more = f", … ({len(ranks)} in all)" if len(ranks) > 32 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
+    """`rank 3`, `ranks 0-2, 5`, or `ranks 0, 2, … (99 in all)`; `ranks` are in order."""
+    runs: list[str] = []
+    rest = ranks
+    while rest and len(runs) < 32:
+        count = next((i for i, rank in enumerate(rest) if rank != rest[0] + i), len(rest))
+        count = count if count > 2 else 1
+        runs.append(f"{rest[0]}-{rest[count - 1]}" if count > 1 else str(rest[0]))
+        rest = rest[count:]
+    more = f", … ({len(ranks)} in all)" if rest else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(runs)}{more}"
 
 
 def _describe_others(others: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> list[str]:

@@ -15,6 +15,19 @@
 
 namespace mydist {
 
+// What a rank has completed last. All empty but `rank`: nothing so far.
+struct RankProgress {
+  int rank = 0;
+  std::string operation;  // Such as "allreduce".
+  std::string tensor;     // The beginning of its name, where that is long.
+  int64_t number = 0;     // Which one of its process set, from 1; 0: not all of the set execute it.
+  double age = 0;         // Seconds since it was known; later the rank may have come further.
+  uint64_t turn = 0;      // Of what this rank has completed: the later news have more.
+
+  bool operator==(const RankProgress&) const = default;
+};
+using ProgressList = std::shared_ptr<const std::vector<RankProgress>>;
+
 // Failure: what is known of an error besides its code and its words, as data: what code decides by,
 // peers and the launcher are told, and Python's exceptions carry. No code reads a message.
 // Unknown fields are empty, or 0.
@@ -28,10 +41,10 @@ struct Failure {
   // Theirs, as many as there are ranks, in the same order, each as far as it is known; or empty.
   std::vector<std::string> hosts;
   std::vector<int64_t> pids;
-  int signal = 0;        // That ended the rank.
-  std::string finding;   // About these ranks: "dead", "silent" (they give no sign of life), "late".
-  std::string progress;  // What these ranks have done last, as far as they have told.
-  double elapsed = 0;    // Seconds that the tensor had been in flight, or the rank silent.
+  int signal = 0;       // That ended the rank.
+  std::string finding;  // About these ranks: "dead", "silent" (they give no sign of life), "late".
+  ProgressList progress;  // What each rank of the job has completed last, as far as it is known.
+  double elapsed = 0;     // Seconds that the tensor had been in flight, or the rank silent.
   std::string cause;  // What went wrong first, and on which rank, where this is only a consequence.
   std::string hint;   // What to do.
 

@@ -221,6 +221,7 @@ Status Coordinator::TakeVote(const IncomingMessage& message) {
 
 Status Coordinator::TakeFarewell(const IncomingMessage& message) {
   MYDIST_ASSIGN_OR_RETURN(const Farewell farewell, DecodeFarewell(message.payload));
+  if (on_progress_) on_progress_(farewell.progress);
   if (frozen_.has_left()) return Status::Ok();
   farewells_.Take(message.source, farewell);
   MYDIST_RETURN_IF_ERROR(inquirer_.TakeFarewell(message.source));

@@ -90,6 +90,12 @@ class MYDIST_EXPORT Coordinator {
   // The same of the loss of a rank that is known by other means. What that rank has said itself
   // counts more.
   Status JudgeLoss(int rank, Status loss);
+  // Told what ranks have completed last, as their farewells say it.
+  void SetOnProgress(std::function<void(std::span<const RankProgress>)> on_progress) {
+    on_progress_ = std::move(on_progress);
+  }
+  // Takes in the farewells that have come, as far as they tell of progress.
+  void HearProgress(TimePoint now);
   // The signal that ended the rank, as another rank tells it; 0: none has told one yet.
   int ToldSignalOf(int rank, TimePoint now);
 
@@ -135,8 +141,8 @@ class MYDIST_EXPORT Coordinator {
   void Attend(bool attended) { port_.Attend(attended); }
 
   // The last call but for the timeline's: nobody is to wait for this rank's votes. `why` is OK when
-  // it leaves in order; else it is what all others are told.
-  void Leave(const Status& why);
+  // it leaves in order; else it is what all others are told, with `progress`.
+  void Leave(const Status& why, std::vector<RankProgress> progress = {});
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.
   Status SendTimeline(Bytes block);
@@ -193,6 +199,7 @@ class MYDIST_EXPORT Coordinator {
 
   const CoordinatorOptions options_;
   std::function<void()> on_awaited_;
+  std::function<void(std::span<const RankProgress>)> on_progress_;
   const Vertex vertex_;
   std::vector<int32_t> ancestors_;  // The parent first, the root last.
   ControlPort port_;

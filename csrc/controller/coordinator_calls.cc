@@ -44,7 +44,7 @@ Coordinator::Coordinator(CoordinatorOptions options, ControlPlane* plane, VoteBo
 
 // This rank tells each rank that the stream does not reach any more, or that has not heard of the
 // loss. A rank that cannot be told any more notices its end.
-void Coordinator::Leave(const Status& why) {
+void Coordinator::Leave(const Status& why, std::vector<RankProgress> progress) {
   std::vector<Status> sent;
   if (const auto vote = frozen_.Leave()) sent.push_back(SendVote(*vote));
   // A time-out of this rank's own goes to all ranks at once, also where it has departed because of
@@ -53,7 +53,7 @@ void Coordinator::Leave(const Status& why) {
                        !why.failure().ranks.empty() && !has_other_departed_;
   const bool is_told =
       !is_late && (!why.is_loss() || is_leaving_ || sets_.departed() || farewells_.is_loss_told());
-  const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why)});
+  const Bytes farewell = EncodeFarewell({is_told, FarewellWords(why), std::move(progress)});
   for (int32_t peer = 0; !why.ok() && peer < options_.size; ++peer) {
     if (peer != options_.rank) sent.push_back(Send(peer, farewell));
   }
@@ -160,6 +160,19 @@ Status Coordinator::JudgeLoss(int rank, Status loss) {
     if (Status told = LossToldBy(message); !told.ok()) return port_.Judge(std::move(told));
   }
   return port_.Judge(std::move(loss));
+}
+
+// Like ToldSignalOf it takes no message out.
+void Coordinator::HearProgress(TimePoint now) {
+  if (!on_progress_) return;
+  // Whom it has lost besides changes nothing about the failure that is being told.
+  if (const Status heard = port_.Exchange(now); !heard.ok()) MYDIST_LOG(kDebug) << heard.message();
+  for (const IncomingMessage& message : port_.messages()) {
+    const Result<MessageKind> kind = PeekKind(message.payload);
+    if (!kind.ok() || *kind != MessageKind::kFarewell) continue;
+    const Result<Farewell> farewell = DecodeFarewell(message.payload);
+    if (farewell.ok()) on_progress_(farewell->progress);
+  }
 }
 
 // Takes in what has come, but no message out.

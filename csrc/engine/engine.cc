@@ -68,6 +68,7 @@ Engine::Engine(EngineOptions options)
       topology_(std::move(options.topology)),
       connection_(std::move(options.connection)),
       shm_(std::move(options.shm)),
+      progress_(topology_.rank, topology_.size, shm_.get()),
       handles_(std::move(options.handles)),
       term_(handles_->Reset()),
       recorder_(std::move(options.recorder)),
@@ -101,10 +102,10 @@ Engine::Engine(EngineOptions options)
       seat_(&coordinator_, policy_.linger) {
   guard_.SetOnWarning([this](const std::string& text) { Dump(FlightOccasion::kStall, text); });
   if (config_.stall_stack) coordinator_.SetOnAwaited([this] { PrintStacks(); });
-  if (shm_ != nullptr) {
-    shm_->SetWatchdog(&guard_);
-    guard_.TellLastDoneBy([this](int rank) { return LastDoneOf(rank); });
-  }
+  if (shm_ != nullptr) shm_->SetWatchdog(&guard_);
+  coordinator_.SetOnProgress(
+      [this](std::span<const RankProgress> told) { progress_.Hear(told, Now()); });
+  guard_.TellProgressBy([this] { return progress_.All(Now()); });
   if (connection_.transport != nullptr) connection_.transport->SetWatchdog(&guard_);
   if (!options.wants_timeline) return;
   relay_.Start(config_.timeline_mark_cycles);
@@ -298,7 +299,7 @@ Status Engine::Execute(const Group& group) {
     return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce", pending));
   };
   PublishStats();  // Before a caller learns that it is complete.
-  if (status.ok()) NoteDone(group.back()->request, run);
+  if (status.ok()) progress_.NoteDone(group.back()->request, run);
   if (status.ok()) PassFailpoint(FailPlace::kCallback);
   const Status located = guard_.Locate(status);
   for (const auto& agreement : group) {
@@ -429,7 +430,7 @@ void Engine::Stop(const Status& status) {
   const Status explained = guard_.LocateForOthers(status);
   // Peers in a collective that this rank will not come to need not wait for a time-out.
   const Status& why = status.ok() ? overdue_ : explained;
-  coordinator_.Leave(why);
+  coordinator_.Leave(why, progress_.ForFarewell(why.failure().ranks, Now()));
   const std::string farewell = FarewellWords(why);
   if (shm_ != nullptr) shm_->Leave(farewell);
   // It may wait a moment, so the peers are told before.

@@ -27,6 +27,7 @@
 #include "engine/flight_dumper.h"
 #include "engine/flight_recorder.h"
 #include "engine/handle_table.h"
+#include "engine/progress_news.h"
 #include "engine/stall_guard.h"
 #include "engine/submission.h"
 #include "engine/tensor_queue.h"
@@ -90,6 +91,8 @@ class MYDIST_EXPORT Engine {
 
   // What heartbeats have found out about another rank. Any thread.
   void Report(const PeerFinding& finding);
+  // What ranks have completed last; heartbeats carry it.
+  ProgressNews& progress() { return progress_; }
 
   // Enqueues tensors that complete together under one handle. Never waits for a peer.
   // kInvalidArgument at once for a name already in flight (naming it) and for a process set that is
@@ -267,10 +270,6 @@ class MYDIST_EXPORT Engine {
   void PrintStacks();
   // Records the phases of a batch; `open` is the one that has not ended.
   ActivitySink ActivitiesOf(const Group& group, std::string* open);
-  // In the memory of the host: what has been completed, and the last one of a rank of this host as
-  // words, "" for none.
-  void NoteDone(const Request& last, int64_t run);
-  std::optional<std::string> LastDoneOf(int rank) const;
   void RecordForGroup(const Group& group, EventPhase phase, std::string_view name);
   void CollectTimeline();
   void FailPending(const Status& reason);
@@ -290,6 +289,7 @@ class MYDIST_EXPORT Engine {
   const Topology topology_;
   Connection connection_;
   const std::shared_ptr<shm::ShmPort> shm_;
+  ProgressNews progress_;
   const std::shared_ptr<HandleTable> handles_;
   const EngineTerm term_;
   const std::shared_ptr<FlightRecorder> recorder_;

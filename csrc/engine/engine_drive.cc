@@ -217,22 +217,6 @@ void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_vi
   for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
 }
 
-void Engine::NoteDone(const Request& last, int64_t run) {
-  if (shm_ == nullptr) return;
-  shm::WriteDone(shm_->arena().done_line(shm_->index()), static_cast<uint8_t>(last.op),
-                 static_cast<uint64_t>(run), last.name);
-}
-
-std::optional<std::string> Engine::LastDoneOf(int rank) const {
-  const std::optional<int> peer = shm_->arena().IndexOf(rank);
-  const auto done = peer ? shm::ReadDone(shm_->arena().done_line(*peer)) : std::nullopt;
-  if (!done) return std::nullopt;
-  const std::optional<OpKind> op = OpKindFromWire(done->op);
-  if (!op || done->name.empty()) return "";
-  const std::string number = done->number > 0 ? ", number " + std::to_string(done->number) : "";
-  return std::string(OpKindName(*op)) + " '" + done->name + "'" + number;
-}
-
 void Engine::BeginRound(std::string_view lane, std::string_view text) {
   timeline_.Record(EventPhase::kBegin, lane, event_name::kRound, text);
 }

@@ -357,7 +357,6 @@ Status StallGuard::Blame(const Request& about, const std::string& what,
   failure.operation = OpKindName(about.op);
   failure.tensor = about.name;
   failure.phase = phase;
-  failure.progress = ProgressText(failure.ranks);
   if (!failure.ranks.empty()) failure.finding = silent.empty() ? kLateFinding : kSilentFinding;
   failure.hint = silent.empty() ? kLateHint : kSilentHint;
   return Status::Timeout(what + ". " + Text(silent, idle)).About(failure);
@@ -394,12 +393,10 @@ Status StallGuard::Refine(const Status& status, TimePoint now) const {
     return std::find(missing.begin(), missing.end(), rank) == missing.end();
   });
   if (silent.empty()) {
-    const std::string progress = ProgressText(missing);
-    return Status::Timeout(status.message() + Sentence(progress))
+    return Status::Timeout(status.message() + Sentence(ProgressText(missing)))
         .About(FailureOf(missing))
         .About(status.failure())
         .About({.finding = missing.empty() ? "" : kLateFinding,
-                .progress = progress,
                 .hint = missing.empty() ? "" : kLateHint});
   }
   return Status::Timeout(status.message() + " " + Text(silent, {}))

@@ -49,10 +49,9 @@ class StallGuard final : public Watchdog {
   void SetOnWarning(std::function<void(const std::string& text)> on_warning) {
     on_warning_ = std::move(on_warning);
   }
-  // What a rank has completed last, also one that is dead: in words, "" for nothing so far. Nothing
-  // where that is not known, as of a rank of another host.
-  void TellLastDoneBy(std::function<std::optional<std::string>(int rank)> tell) {
-    tell_last_done_ = std::move(tell);
+  // What each rank has completed last, also one that is dead, as far as it is known.
+  void TellProgressBy(std::function<std::vector<RankProgress>()> tell) {
+    tell_progress_ = std::move(tell);
   }
   // The collective that begins or, null, has ended: the first of its tensors, and how many it has.
   void SetCollective(const Request* first, size_t count);
@@ -73,7 +72,8 @@ class StallGuard final : public Watchdog {
   // To be called with it at NextFollow. kTimeout when the wait is to end and nobody else ends it.
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
-  // The status with host, process and end of the rank that it names, where that is one. May wait a
+  // The status with host, process and end of the rank that it names, where that is one, and with
+  // what all ranks have completed last. May wait a
   // moment until the end is told, by the kernel, a launcher or a rank of the other one's host.
   Status Locate(const Status& status);
   // The same of a signal. mydistrun tells the ranks of all hosts by itself: then no farewell waits.
@@ -107,7 +107,7 @@ class StallGuard final : public Watchdog {
   void NoteSilent(const Status& error);
 
  private:
-  static constexpr size_t kMostProgress = 3;  // Of so many ranks an error tells it.
+  static constexpr size_t kMostProgress = 3;  // Of so many ranks a text tells it.
   // One wait, and what is next for it.
   struct Episode {
     TimePoint begin = kPast;
@@ -153,8 +153,6 @@ class StallGuard final : public Watchdog {
   bool WereFoundSilent(const std::vector<int>& ranks) const;
   Status LossBy(const PeerFinding& finding) const;
   Status LocateOne(const Status& status);
-  // The same as ProgressText of ranks that tell nothing any more.
-  std::string LastDoneText(const std::vector<int>& ranks) const;
   // What to do about an error that says no more by itself.
   static std::string HintFor(const Status& error);
   // The signal that ended one of these ranks, all of other hosts, as a rank there tells it.
@@ -181,7 +179,7 @@ class StallGuard final : public Watchdog {
   std::optional<TimePoint> word_deadline_;  // Of all waits for words, from the first one on.
   PeerFindings findings_;
   std::function<void(const std::string& text)> on_warning_;
-  std::function<std::optional<std::string>(int rank)> tell_last_done_;
+  std::function<std::vector<RankProgress>()> tell_progress_;
   const Request* first_ = nullptr;  // Of the collective in progress.
   size_t count_ = 0;
   OpKind last_op_ = OpKind::kAllreduce;  // Of the last collective, as the next two.

@@ -1,5 +1,6 @@
 // What the StallGuard adds to an error: host, process and end of the rank, and what to do.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,21 +36,11 @@ Status StallGuard::Locate(const Status& status) {
   const bool is_about_ends =
       located.is_loss() || code == StatusCode::kTimeout || code == StatusCode::kAborted;
   if (!is_about_ends) return located;
-  return located.About({.progress = LastDoneText(located.failure().ranks)});
-}
-
-std::string StallGuard::LastDoneText(const std::vector<int>& ranks) const {
-  std::string text;
-  if (!tell_last_done_) return text;
-  for (const int rank : std::span(ranks).first(std::min(ranks.size(), kMostProgress))) {
-    const std::optional<std::string> last = tell_last_done_(rank);
-    if (!last) continue;
-    const std::string who = "rank " + std::to_string(rank);
-    text += text.empty() ? "" : " ";
-    text += last->empty() ? "So far " + who + " has completed no collective."
-                          : "The last collective of " + who + " was " + *last + ".";
-  }
-  return text;
+  if (!tell_progress_) return located;
+  coordinator_->HearProgress(Now());
+  Failure known = located.failure();
+  known.progress = std::make_shared<const std::vector<RankProgress>>(tell_progress_());
+  return Status(code, located.message()).About(known);
 }
 
 Status StallGuard::LocateOne(const Status& status) {

@@ -22,9 +22,9 @@
 namespace mydist {
 namespace {
 
-constexpr uint8_t kFormat = 1;
+constexpr uint8_t kFormat = 2;
 constexpr size_t kMaxAddressBytes = 64;
-// The secret of the rank that takes it, and the number.
+// The secret of the rank that takes it, and the number. News follow.
 constexpr size_t kPulseBytes = std::tuple_size_v<PulseAddress::Secret> + 8;
 // Of one peer at one look; more than it sends between two.
 constexpr int kMostPulses = 64;
@@ -184,12 +184,13 @@ void Heartbeat::Connect(const std::vector<std::vector<uint8_t>>& addresses) {
   std::erase_if(peers_, [](const Peer& peer) { return peer.socket < 0; });
 }
 
-Status Heartbeat::Start(NameOf name_of, OnFinding on_finding) {
+Status Heartbeat::Start(NameOf name_of, OnFinding on_finding, News news) {
   if (peers_.empty()) return Status::Ok();
   watch_ =
       std::make_unique<PulseWatch>(std::vector<PulsePeer>(peers_.begin(), peers_.end()), limit_);
   name_of_ = std::move(name_of);
   on_finding_ = std::move(on_finding);
+  news_ = std::move(news);
   polled_.assign(peers_.size() + 1, {-1, 0, 0});
   polled_.front() = {wake_, POLLIN, 0};
   MYDIST_ASSIGN_OR_RETURN(thread_,
@@ -209,8 +210,11 @@ void Heartbeat::Run() {
     for (const PeerFinding& finding : watch_->Look(Now())) on_finding_(finding);
     TellUnheard();
     ++number_;
+    std::vector<uint8_t> news;
+    if (news_.tell) news = news_.tell();
+    if (news.size() > kMaxNewsBytes) news.clear();
     for (size_t index = 0; index < peers_.size(); ++index) {
-      if (!watch_->IsFound(index)) Send(index);
+      if (!watch_->IsFound(index)) Send(index, news);
     }
   } while (Sleep());
 }
@@ -240,7 +244,7 @@ void Heartbeat::TellUnheard() {
 }
 
 void Heartbeat::Listen(size_t index) {
-  std::array<uint8_t, kPulseBytes> bytes;
+  std::array<uint8_t, kPulseBytes + kMaxNewsBytes> bytes;
   peers_[index].has_failed = false;
   for (int i = 0; i < kMostPulses; ++i) {
     // With MSG_TRUNC the length is the sender's, however short the buffer.
@@ -251,19 +255,22 @@ void Heartbeat::Listen(size_t index) {
       peers_[index].has_failed = errno != EAGAIN && errno != EWOULDBLOCK;
       return;
     }
-    if (length != static_cast<ssize_t>(bytes.size())) continue;
-    ByteReader reader(bytes, "heartbeat");
+    const auto count = static_cast<size_t>(length);
+    if (count < kPulseBytes || count > bytes.size()) continue;
+    ByteReader reader(std::span<const uint8_t>(bytes).first(count), "heartbeat");
     const std::span<const uint8_t> secret = reader.Raw(own_.secret.size());
     if (!std::equal(secret.begin(), secret.end(), own_.secret.begin())) continue;
-    watch_->Hear(index, reader.U64());
+    const bool is_new = watch_->Hear(index, reader.U64());
+    if (is_new && news_.take) news_.take(reader.Raw(count - kPulseBytes));
   }
 }
 
-void Heartbeat::Send(size_t index) {
+void Heartbeat::Send(size_t index, std::span<const uint8_t> news) {
   const Peer& peer = peers_[index];
   ByteWriter writer;
   writer.Raw(peer.secret);
   writer.U64(number_);
+  writer.Raw(news);
   const std::vector<uint8_t> bytes = std::move(writer).Take();
   // The kernel may answer with what became of the one before; then this one has not been sent.
   for (int attempt = 0; attempt < 2; ++attempt) {

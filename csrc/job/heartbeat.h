@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,6 +53,13 @@ class Heartbeat {
   // On the heartbeat's thread, once for each peer.
   using OnFinding = std::function<void(const PeerFinding& finding)>;
   using NameOf = std::function<std::string(int rank)>;
+  // What heartbeats carry besides: `tell` gives it, once for all peers; `take` gets a peer's. On
+  // the heartbeat's thread. At most kMaxNewsBytes; more is left out as a whole.
+  static constexpr size_t kMaxNewsBytes = 1024;
+  struct News {
+    std::function<std::vector<uint8_t>()> tell;
+    std::function<void(std::span<const uint8_t> news)> take;
+  };
 
   // Opens a socket for each peer at a numeric address of this host. kInternal.
   static Result<std::unique_ptr<Heartbeat>> Open(int rank, const std::vector<PulsePeer>& peers,
@@ -67,7 +75,7 @@ class Heartbeat {
   void Connect(const std::vector<std::vector<uint8_t>>& addresses);
   // `name_of`: a rank, for the log. Nothing happens where no peer is watched. kInternal when
   // the system has no thread left.
-  Status Start(NameOf name_of, OnFinding on_finding);
+  Status Start(NameOf name_of, OnFinding on_finding, News news = {});
   // Ends the thread. By one thread; further calls do nothing.
   void Stop();
   // There is reason to fear that a rank has died: looks at once. Any thread; never blocks.
@@ -88,7 +96,7 @@ class Heartbeat {
   bool Sleep();
   void TellUnheard();
   void Listen(size_t index);
-  void Send(size_t index);
+  void Send(size_t index, std::span<const uint8_t> news);
 
   const int rank_;
   const Duration limit_;
@@ -99,6 +107,7 @@ class Heartbeat {
   std::unique_ptr<PulseWatch> watch_;
   NameOf name_of_;
   OnFinding on_finding_;
+  News news_;
 
   std::atomic<bool> stopped_{false};
   int wake_ = -1;  // An eventfd: written to by Hurry and Stop.

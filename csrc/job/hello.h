@@ -15,7 +15,7 @@ namespace mydist {
 // Of all that ranks of a job send each other: raise it with every change of a message, of the
 // memory that they share or of the rounds of the start. The version alone does not tell two builds
 // of one release apart.
-inline constexpr int kProtocol = 5;
+inline constexpr int kProtocol = 6;
 
 // How many descriptors a process may still open.
 struct OpenFiles {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -96,7 +97,12 @@ void Job::StartHeartbeat() {
       [engine](int rank) {
         return RankText(rank, engine->topology().hosts, engine->topology().pids);
       },
-      [engine](const PeerFinding& finding) { engine->Report(finding); });
+      [engine](const PeerFinding& finding) { engine->Report(finding); },
+      {.tell = [engine] { return engine->progress().ForHeartbeat(Now()); },
+       .take =
+           [engine](std::span<const uint8_t> news) {
+             engine->progress().HearHeartbeat(news, Now());
+           }});
   if (!started.ok()) WarnOfNoHeartbeat(started);
 }
 

@@ -21,13 +21,14 @@ PulseWatch::PulseWatch(const std::vector<PulsePeer>& peers, Duration limit)
   for (const PulsePeer& peer : peers) peers_.push_back({peer});
 }
 
-void PulseWatch::Hear(size_t index, uint64_t number) {
+bool PulseWatch::Hear(size_t index, uint64_t number) {
   Peer& peer = peers_[index];
-  if (number <= peer.last_number) return;
+  if (number <= peer.last_number) return false;
   peer.last_number = number;
   peer.is_heard = true;
   peer.is_refused = peer.is_refused_now = false;
   peer.silence = Duration::zero();
+  return true;
 }
 
 void PulseWatch::Refuse(size_t index) { peers_[index].is_refused_now = true; }

@@ -24,8 +24,9 @@ class PulseWatch {
   // `limit`, above zero: the longest silence of a rank that lives.
   PulseWatch(const std::vector<PulsePeer>& peers, Duration limit);
 
-  // A heartbeat of peers[index]; its number is above that of those before, else it is a copy.
-  void Hear(size_t index, uint64_t number);
+  // A heartbeat of peers[index]; its number is above that of those before, else it is a copy, and
+  // false is returned.
+  bool Hear(size_t index, uint64_t number);
   // Its host says that no process takes our heartbeats any more.
   void Refuse(size_t index);
   // To be called at NextLook, and after a refusal that is news, when what has come has been heard.

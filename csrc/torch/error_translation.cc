@@ -8,6 +8,7 @@
 
 #include "job/job.h"
 #include "torch/bindings.h"
+#include "world/progress.h"
 
 namespace mydist {
 namespace {
@@ -60,6 +61,28 @@ py::str Utf8(const std::string& text) {
   return py::reinterpret_steal<py::str>(decoded);
 }
 
+// Of each rank of which it is known.
+py::dict ProgressOf(const Failure& failure) {
+  py::dict ranks;
+  if (failure.progress == nullptr) return ranks;
+  for (const RankProgress& known : *failure.progress) {
+    py::dict progress;
+    progress["operation"] = Utf8(known.operation);
+    progress["tensor"] = Utf8(known.tensor);
+    progress["number"] = known.number;
+    progress["age"] = known.age;
+    ranks[py::int_(known.rank)] = progress;
+  }
+  return ranks;
+}
+
+// The message, and how far the ranks have come where they cannot say it themselves any more. Of a
+// rank that is late the message says it already.
+py::str TextOf(const Status& status) {
+  const bool is_late = status.failure().finding == kLateFinding;
+  return Utf8(status.WithSentence(is_late ? "" : ProgressText(status.failure())).message());
+}
+
 py::dict RecordOf(const Status& status, const py::dict& own_progress) {
   const Failure& failure = status.failure();
   py::dict record;
@@ -76,7 +99,7 @@ py::dict RecordOf(const Status& status, const py::dict& own_progress) {
   record["pids"] = failure.pids;
   record["signal"] = failure.signal;
   record["finding"] = failure.finding;
-  record["progress"] = Utf8(failure.progress);
+  record["progress"] = ProgressOf(failure);
   record["own_progress"] = own_progress;
   record["elapsed"] = failure.elapsed;
   record["cause"] = Utf8(failure.cause);
@@ -114,7 +137,7 @@ void SetError(const Status& status, const py::object& text) {
 }
 
 // See kSetErrorCapsule.
-void SetPythonError(const Status& status) { SetError(status, Utf8(status.message())); }
+void SetPythonError(const Status& status) { SetError(status, TextOf(status)); }
 
 void Translate(std::exception_ptr pointer) {
   try {
@@ -139,7 +162,7 @@ py::dict OwnProgress() {
 
 py::dict FailureRecord(const Status& status) {
   py::dict record = RecordOf(status, OwnProgress());
-  record["message"] = Utf8(status.message());
+  record["message"] = TextOf(status);
   return record;
 }
 

@@ -52,6 +52,8 @@ def test_output_without_a_record_is_not_held_back() -> None:
     + [b'{"type": "E", "peer_pids": [%s]}' % value for value in NO_NUMBERS]
     + [b'{"type": "E", "last": {"number": %s}}' % value for value in NO_NUMBERS]
     + [b'{"type": "E", "last": [1]}', b'{"type": "E", "last": 3}']
+    + [b'{"type": "E", "last": {"age": %s}}' % value for value in (b"-1", b"NaN", b"1e99", b'"1"')]
+    + [b'{"type": "E", "peer_progress": %s}' % value for value in (b"3", b"[3]", b'["a"]')]
     + [b'{"type": "E", "more": ' + b"[" * 60000 + b"]" * 60000 + b"}"],
 )
 def test_what_is_no_record_is_ignored(line: bytes) -> None:

@@ -286,12 +286,14 @@ def test_words_and_exit_codes(status: int, more: dict[str, object], words: str, 
 
 
 def test_a_thousand_failures_fit_one_screen() -> None:
-    ends = [end(rank, 1) for rank in range(500)]
-    ends += [end(rank, -15, stopped=True) for rank in range(500, 1000)]
+    ends = [end(rank, 1) for rank in range(0, 1000, 2)]
+    ends += [end(rank, -15, stopped=True) for rank in range(1, 1000, 2)]
     text = format_failure(ends[0], ends, {0: ["x"] * 30}, {})
     assert len(text.splitlines()) < 45
     assert "… and 491 more ranks failed" in text
-    assert "(500 in all)" in text
+    assert "ranks 1, 3, 5, " in text and "… (500 in all)" in text
+    ends = [end(0, 1)] + [end(rank, -15, stopped=True) for rank in (*range(1, 998), 999)]
+    assert format_failure(ends[0], ends, {}, {}).endswith(": ranks 1-997, 999")
 
 
 BEHIND = Progress("allreduce", "a", 12)
@@ -345,12 +347,23 @@ def test_ranks_that_differ_all_fill_no_more_than_some_lines() -> None:
     assert lines[-1] == "  … and of more ranks, 20 others"
 
 
-def test_what_others_know_of_a_dead_rank_is_told_once() -> None:
-    last = "The last collective of rank 1 was allreduce 'a', number 12."
-    told = replace(LOST, peer_progress=last)
-    failures = {0: told, 2: told}
-    ends = [end(1, -9), end(0, 1), end(2, 1)]
-    assert format_failure(ends[0], ends, {}, failures).splitlines()[-1] == f"  {last}"
-    assert format_failure(ends[0], ends, {}, failures).count(last) == 1
-    own = {**failures, 1: FailureRecord("ValueError")}
-    assert last not in format_failure(ends[0], ends, {}, own)
+def test_what_others_know_of_a_dead_rank_is_told_with_what_they_have_done() -> None:
+    def told(*of_dead: Progress | None) -> FailureRecord:
+        return replace(LOST, ranks=(1,), progress=AHEAD, peer_progress=of_dead)
+
+    failures = {0: told(replace(BEHIND, number=11, age=0.1)), 2: told(replace(BEHIND, age=0.3))}
+    failures |= {3: told(None), 4: told()}
+    lines = [f"{LAST_LINES}rank 1: allreduce 'a', number 12"]
+    lines += [f"{LAST_LINES}ranks 0, 2-4: broadcast 'b', number 13"]
+    assert progress_lines(end(1, -9), failures, {}) == lines
+    old = {0: told(replace(BEHIND, age=2.3))}
+    assert progress_lines(end(1, -9), old, {})[0] == lines[0] + ", as told 2 s before"
+    equal = {0: told(AHEAD), 2: told(AHEAD)}
+    assert progress_lines(end(1, -9), equal, {}) == [
+        f"{LAST_LINES}ranks 0-2: broadcast 'b', number 13"
+    ]
+    # What the rank says itself counts more than what others know of it.
+    own = {**failures, 1: FailureRecord("ValueError", progress=AHEAD)}
+    assert progress_lines(end(1, -9), own, {}) == [
+        f"{LAST_LINES}ranks 0-4: broadcast 'b', number 13"
+    ]

@@ -27,8 +27,9 @@ except md.CollectiveTimeoutError as error:
     assert error.failure["finding"] == "late", error.failure
     assert error.failure["hint"].startswith("Call the same collectives on every rank"), error
     assert error.failure["elapsed"] > 1, error.failure
-    last = "The last collective of rank 1 was allreduce 'activation', "
-    assert error.failure["progress"].startswith(last), error.failure
+    assert "The last collective of rank 1 was allreduce 'activation', " in text, text
+    last = error.failure["progress"][1]
+    assert (last["operation"], last["tensor"]) == ("allreduce", "activation"), error.failure
 (folder / f"rank{md.rank()}.txt").write_text(text)
 if md.rank() == 0:
     (folder / "done").write_bytes(b"")

@@ -33,7 +33,8 @@ def test_every_error_has_a_record(kind: type[md.MydistError], code: str) -> None
         *("host", "pid", "signal", "finding", "progress", "own_progress", "elapsed"),
         *("cause", "hint", "hosts", "pids"),
     }
-    assert failure["own_progress"] == {} and failure["hosts"] == failure["pids"] == []
+    assert failure["own_progress"] == failure["progress"] == {}
+    assert failure["hosts"] == failure["pids"] == []
 
 
 @pytest.mark.parametrize(("members", "lost"), [(None, 1), ((2, 5), 5)])
@@ -49,7 +50,9 @@ def test_mydistrun_understands_what_a_rank_tells(
     error = md.PeerLostError("rank 1 has died")
     known = {"code": "PEER_LOST", "operation": "allreduce", "tensor": "x", "ranks": [1], "pid": 7}
     last = {"operation": "broadcast", "tensor": "w", "number": 3, "ago": 0.5}
-    monkeypatch.setattr(error, "failure", {**known, "own_progress": last}, raising=False)
+    of_lost = {"operation": "allreduce", "tensor": "v", "number": 2, "age": 1.5}
+    known |= {"own_progress": last, "progress": {0: last, 1: of_lost}}
+    monkeypatch.setattr(error, "failure", known, raising=False)
     failure_report._tell(error)
     failure_report._tell(KeyError("x"))
     rest, records = RecordFilter("tag").feed(capfd.readouterr().err.encode())
@@ -58,6 +61,7 @@ def test_mydistrun_understands_what_a_rank_tells(
         FailureRecord(
             *("PeerLostError", "PEER_LOST", (lost,), "allreduce", "x", os.getpid(), 7),
             progress=Progress("broadcast", "w", 3),
+            peer_progress=(Progress("allreduce", "v", 2, 1.5),),
         ),
         FailureRecord("KeyError", pid=os.getpid()),
     ]

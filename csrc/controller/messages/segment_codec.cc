@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "controller/messages/wire.h"
+#include "world/progress.h"
 
 namespace mydist {
 
@@ -186,12 +187,14 @@ Bytes EncodeFarewell(const Farewell& farewell) {
   Writer writer(MessageKind::kFarewell);
   writer.U8(farewell.is_told ? 1 : 0);
   writer.String(farewell.why, kMaxFarewellBytes);
+  WriteProgress(writer, farewell.progress);
   return std::move(writer).Take();
 }
 
 Result<Farewell> DecodeFarewell(std::span<const uint8_t> message) {
   MYDIST_ASSIGN_OR_RETURN(Reader reader, OpenMessage(message, MessageKind::kFarewell));
   Farewell farewell{reader.Bool(), reader.String(kMaxFarewellBytes)};
+  farewell.progress = ReadProgress(reader);
   MYDIST_RETURN_IF_ERROR(reader.Finish());
   return farewell;
 }

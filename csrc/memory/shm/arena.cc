@@ -432,7 +432,8 @@ std::optional<LastDone> ReadDone(const DoneLine& line) {
   const uint64_t op_and_length = line.op_and_length.load(std::memory_order_acquire);
   LastDone done{.op = static_cast<uint8_t>(op_and_length),
                 .number = line.number.load(std::memory_order_acquire),
-                .name = {}};
+                .name = {},
+                .turn = version / 2};
   // No more than there is, whatever a peer has written.
   done.name.resize(std::min<size_t>(op_and_length >> 8, kMaxName));
   for (size_t at = 0; at < done.name.size(); at += kWordBytes) {

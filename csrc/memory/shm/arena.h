@@ -174,6 +174,7 @@ struct LastDone {
   uint8_t op = 0;       // An OpKind.
   uint64_t number = 0;  // Which one of its process set, from 1; 0: it has none.
   std::string name;     // Of the tensor; its beginning, where it is long.
+  uint64_t turn = 0;    // Grows with each.
 
   bool operator==(const LastDone&) const = default;
 };

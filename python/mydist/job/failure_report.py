@@ -213,11 +213,20 @@ def _describe(error: BaseException) -> dict[str, object]:
         record["ranks"] = [_members[r] for r in ranks] if is_of_job and _members else ranks
         record["peer_pid"] = failure.get("pid", 0)
         record["peer_pids"] = list(failure.get("pids", ()))[:32]
-        record["peer_progress"] = str(failure.get("progress", ""))[:256]
+        record["peer_progress"] = _progress_of(failure, ranks)
         record["finding"] = failure.get("finding", "")
         record["operation"] = failure.get("operation", "")
         record["tensor"] = failure.get("tensor", "")
     return record
+
+
+def _progress_of(failure: dict[str, Any], ranks: list[int]) -> list[dict[str, object] | None]:
+    """What these have completed last, in their order; None where it is not known."""
+    known = failure.get("progress") or {}
+    return [
+        {**progress, "tensor": progress["tensor"][:256]} if (progress := known.get(r)) else None
+        for r in ranks
+    ]
 
 
 def _write(record: dict[str, object]) -> None:

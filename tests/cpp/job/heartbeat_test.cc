@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,46 @@ TEST(HeartbeatTest, OneThatEndsIsFoundDeadByTheOther) {
     EXPECT_EQ(found[0].kind, PeerFinding::Kind::kDead);
     EXPECT_TRUE(of_second.Await(Duration::zero()).empty());
   }
+}
+
+// What one of them has been told.
+class HeardNews {
+ public:
+  Heartbeat::News With(std::string own) {
+    return {.tell = [own] { return std::vector<uint8_t>(own.begin(), own.end()); },
+            .take =
+                [this](std::span<const uint8_t> news) {
+                  MutexLock lock(mutex_);
+                  last_ = std::string(news.begin(), news.end());
+                  changed_.NotifyAll();
+                }};
+  }
+  std::string Await() {
+    const TimePoint deadline = Now() + seconds(20);
+    MutexLock lock(mutex_);
+    while (last_.empty() && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return last_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::string last_ MYDIST_GUARDED_BY(mutex_);
+};
+
+TEST(HeartbeatTest, CarriesNewsAndLivesWithoutThem) {
+  Findings of_first, of_second;
+  HeardNews heard_by_first, heard_by_second;
+  Pair pair;
+  const std::string too_long(Heartbeat::kMaxNewsBytes + 1, 'x');
+  ASSERT_TRUE(
+      pair.first->Start(NameOf, of_first.Sink(), heard_by_first.With("it has done 7")).ok());
+  ASSERT_TRUE(pair.second->Start(NameOf, of_second.Sink(), heard_by_second.With(too_long)).ok());
+  EXPECT_EQ(heard_by_second.Await(), "it has done 7");
+  EXPECT_TRUE(of_first.Await(milliseconds(1500)).empty()) << "the second one's still come";
+  pair.first->Stop();
+  pair.second->Stop();
 }
 
 // Rank 1, made by hand.

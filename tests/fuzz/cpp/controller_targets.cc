@@ -174,8 +174,10 @@ void OtherMessage(std::span<const uint8_t> bytes) {
 }
 
 std::vector<Bytes> OtherSeeds() {
+  const RankProgress last = {.rank = 1, .operation = "allreduce", .tensor = "a", .number = 7};
   return {EncodeVote({3, 17, true}), EncodeFarewell({true, "2\nthe disk is full"}),
-          EncodeQuestion({4, 0, "a"}), EncodeAnswer({4, {1, 2}})};
+          EncodeFarewell({false, "1\nit died", {last, {.rank = 2}}}), EncodeQuestion({4, 0, "a"}),
+          EncodeAnswer({4, {1, 2}})};
 }
 
 }  // namespace

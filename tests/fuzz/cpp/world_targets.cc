@@ -1,12 +1,15 @@
-// How ranks have ended: the words that they leave, and the file of the launcher.
+// How ranks have ended and how far they have come: their words, and the file of the launcher.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <string>
 
 #include "target.h"
 #include "world/departure.h"
+#include "world/progress.h"
 #include "world/rank_ends.h"
 
 namespace mydist::fuzz {
@@ -70,10 +73,39 @@ std::vector<Bytes> EndsSeeds() {
   return {ToBytes(std::string("\0\2\x9\1\1\0\0", 7)), ToBytes(std::string("\2\1\0\2\x9\1\x7f", 7))};
 }
 
+// What heartbeats carry, and what an error says of it.
+void ProgressNews(std::span<const uint8_t> bytes) {
+  const auto told = DecodeProgress(bytes);
+  if (!told.ok()) return;
+  const auto again = DecodeProgress(EncodeProgress(*told, bytes.size()));
+  FUZZ_EXPECT(again.ok());
+  FUZZ_EXPECT(*again == *told);
+  constexpr TimePoint kNow{std::chrono::hours(1)};
+  constexpr int kSize = 4;
+  ProgressTable table(kSize);
+  for (const RankProgress& progress : *told) table.Note(progress, kNow);
+  const std::vector<RankProgress> known = table.Read(kNow);
+  FUZZ_EXPECT(known.size() <= kSize);
+  for (const RankProgress& progress : known) FUZZ_EXPECT(progress.age >= 0);
+  const Failure failure = {.ranks = {1},
+                           .progress = std::make_shared<const std::vector<RankProgress>>(known)};
+  const bool is_known = std::ranges::any_of(known, [](const auto& one) { return one.rank == 1; });
+  FUZZ_EXPECT(ProgressText(failure).empty() != is_known);
+}
+
+std::vector<Bytes> ProgressNewsSeeds() {
+  const RankProgress last = {
+      .rank = 1, .operation = "allreduce", .tensor = "a", .number = 7, .age = 0.5, .turn = 8};
+  return {EncodeProgress({{last}}, 1000), EncodeProgress({{last, {.rank = 3}}}, 1000),
+          EncodeProgress({}, 1000)};
+}
+
 }  // namespace
 
 std::vector<Target> WorldTargets() {
-  return {{"farewell", Farewell, FarewellSeeds}, {"rank_ends", Ends, EndsSeeds}};
+  return {{"farewell", Farewell, FarewellSeeds},
+          {"rank_ends", Ends, EndsSeeds},
+          {"progress_news", ProgressNews, ProgressNewsSeeds}};
 }
 
 }  // namespace mydist::fuzz

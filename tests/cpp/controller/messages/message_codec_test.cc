@@ -187,13 +187,17 @@ TEST(MessageCodecTest, QuestionsAndAnswersSurvive) {
 
 TEST(MessageCodecTest, FarewellsSurvive) {
   const std::string longest(kMaxFarewellBytes, 'x');
+  const std::vector<RankProgress> progress = {
+      {.rank = 1, .operation = "allreduce", .tensor = "x", .number = 7, .age = 0.5, .turn = 9},
+      {.rank = 3}};
   for (const Farewell& farewell :
-       {Farewell{}, Farewell{true, "the disk is full"}, Farewell{false, longest}}) {
+       {Farewell{}, Farewell{true, "the disk is full"}, Farewell{false, longest, progress}}) {
     const Bytes message = EncodeFarewell(farewell);
     const auto decoded = DecodeFarewell(message);
     ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
     EXPECT_EQ(decoded->is_told, farewell.is_told);
     EXPECT_EQ(decoded->why, farewell.why);
+    EXPECT_EQ(decoded->progress, farewell.progress);
     ExpectCutsRefused(message, &DecodeFarewell);
   }
   EXPECT_EQ(DecodeFarewell(EncodeFarewell({true, longest + "y"}))->why, longest);

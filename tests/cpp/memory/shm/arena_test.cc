@@ -351,11 +351,11 @@ TEST(Arena, WhatARankHasCompletedLastIsKnownToItsPeers) {
     const std::string longest(DoneLine::kNameWords * 8, 'x');
     if (rank == 1) WriteDone(line, 3, 12, longest + "cut");
     ExpectOk(collectives.Barrier());
-    if (rank == 0) EXPECT_EQ(ReadDone(line), (LastDone{3, 12, longest}));
+    if (rank == 0) EXPECT_EQ(ReadDone(line), (LastDone{3, 12, longest, 1}));
     ExpectOk(collectives.Barrier());
     if (rank == 1) WriteDone(line, 4, 13, "short name");
     ExpectOk(collectives.Barrier());
-    if (rank == 0) EXPECT_EQ(ReadDone(line), (LastDone{4, 13, "short name"}));
+    if (rank == 0) EXPECT_EQ(ReadDone(line), (LastDone{4, 13, "short name", 2}));
   });
 }
 
