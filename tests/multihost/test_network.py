@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from soon import SOON_S
 
 from multihost.cluster import Cluster
 from multihost.namespace import NamespaceHost, call
@@ -17,8 +18,6 @@ from multihost.running_job import RunningJob
 from multihost.test_loss import ready_pids, report_of
 
 TRAIN = str(Path(__file__).parent / "workers" / "train.py")
-# The contract is one second; a machine may be busy.
-SOON_S = 3.0
 
 
 def dropped_packets(host: NamespaceHost) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from deep import deep
+from soon import SOON_S
 
 from multiproc.job import WORKERS, launch
 
@@ -22,6 +24,9 @@ def test_a_death_ends_a_frozen_schedule_on_every_host(victim: int, tmp_path: Pat
     worker = str(WORKERS / "frozen_until_killed.py")
     outcome = launch(4, "gloo", worker, str(victim), str(tmp_path), env=env)
     assert outcome.code == 137, outcome.output
+    struck = json.loads((tmp_path / f"rank{victim}").read_text())
     for rank in {0, 1, 2, 3} - {victim}:
-        learned = (tmp_path / f"rank{rank}.txt").read_text()
-        assert f"rank {victim}" in learned and "Peer" in learned, learned
+        row = json.loads((tmp_path / f"rank{rank}").read_text())
+        learned = row["learned"]
+        assert learned.startswith("PeerLostError: ") and f"rank {victim} (host " in learned, learned
+        assert row["at"] - struck["at"] < SOON_S, row

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from deep import deep
+from soon import SOON_S
 
 from multiproc.job import backend_environment, launcher_command
 from multiproc.watched_job import watched_job
 
 NP = 3
 VICTIM = 2  # Alone on its host.
+SILENCE_S = 2.0
 
 # Two seconds let each rank tell its neighbours what it has completed. Then ranks 0 and 1 have come
 # further than the victim.
@@ -34,11 +36,13 @@ if md.rank() != victim:
 write_row(folder, f"ready{md.rank()}", {"pid": os.getpid()})
 time.sleep(2.2)
 if md.rank() == victim:
+    write_row(folder, "struck", {"at": time.monotonic()})
     os.kill(os.getpid(), number)
 try:
     md.allreduce(torch.ones(3), name="x")
 except md.MydistError as error:
     row = {"error": type(error).__name__, "text": str(error), "failure": error.failure}
+    row["at"] = time.monotonic()
     write_row(folder, f"learned{md.rank()}", row)
     raise
 """
@@ -60,13 +64,16 @@ def test_survivors_know_how_far_a_lost_rank_of_another_host_had_come(
     env = {
         **backend_environment(backend),
         "TEST_RANKS_PER_HOST": "2",
-        "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": "2",
+        "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": str(SILENCE_S),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     with watched_job(launcher_command(NP, backend, *script), env, tmp_path) as job:
+        struck = job.row("struck")
         for rank in range(NP - 1):
             learned = job.row(f"learned{rank}", timeout=30)
             assert learned["error"] == "PeerLostError", learned
+            limit = SILENCE_S if fault is signal.SIGSTOP else 0
+            assert learned["at"] - struck["at"] < limit + SOON_S, learned
             failure, text = learned["failure"], learned["text"]
             assert failure["ranks"] == [VICTIM], failure
             progress = failure["progress"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from soon import soon
 
 import mydist as md
 
@@ -14,6 +15,7 @@ def sgd() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 
 
+sgd()  # For its first optimizer, torch imports for seconds.
 T = torch.ones(2)
 # Expressions, without any blank in one.
 CALLS = """
@@ -49,7 +51,8 @@ def test_is_refused_outside_of_a_job(call: str, after_shutdown: bool) -> None:
     if after_shutdown:
         md.init()
         md.shutdown()
-    with pytest.raises(ValueError, match=r"mydist has not been initialized; call mydist\.init\(\)"):
+    text = r"mydist has not been initialized; call mydist\.init\(\)"
+    with soon(), pytest.raises(ValueError, match=text):
         eval(call)
 
 

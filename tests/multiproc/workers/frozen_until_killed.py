@@ -1,6 +1,6 @@
 """A rank dies while the schedule is frozen: frozen_until_killed.py VICTIM FOLDER
 
-The others write into FOLDER/rankN.txt what they learn of it.
+The others write into FOLDER/rankN what they learn of it, and when; it writes when it dies.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
 from multiproc.pretended_hosts import pretend_hosts
+from multiproc.watched_job import write_row
 
 import mydist as md
 
@@ -27,11 +29,12 @@ def main(victim: int, folder: Path) -> None:
             if step == STEPS_BEFORE and md.stats()["frozen_steps"] == 0:
                 raise AssertionError("the schedule is not frozen")
             if step == STEPS_BEFORE and md.rank() == victim:
+                write_row(folder, f"rank{victim}", {"at": time.monotonic()})
                 os.kill(os.getpid(), signal.SIGKILL)
             md.allreduce(torch.ones(4), name="x")
     except Exception as error:
         learned = f"{type(error).__name__}: {error}"
-    (folder / f"rank{md.rank()}.txt").write_text(learned)
+    write_row(folder, f"rank{md.rank()}", {"at": time.monotonic(), "learned": learned})
 
 
 if __name__ == "__main__":
