@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -39,6 +40,11 @@ LogLevel GetLogLevel() { return g_level.load(std::memory_order_relaxed); }
 void SetLogRank(int rank, int size) {
   g_size.store(size, std::memory_order_relaxed);
   g_rank.store(rank, std::memory_order_relaxed);
+}
+
+bool LogTakesLine() {
+  pollfd polled{STDERR_FILENO, POLLOUT, 0};
+  return poll(&polled, 1, 0) != 0;
 }
 
 LogLine::LogLine(LogLevel level, const char* file, int line)

@@ -15,6 +15,9 @@ MYDIST_EXPORT LogLevel GetLogLevel();
 // Shown as [rank r/n]; rank < 0 shows nothing.
 MYDIST_EXPORT void SetLogRank(int rank, int size);
 
+// Whether a line is taken at once. A reader of the error output that has stopped stops who writes.
+MYDIST_EXPORT bool LogTakesLine();
+
 class MYDIST_EXPORT LogLine {
  public:
   LogLine(LogLevel level, const char* file, int line);

@@ -23,6 +23,7 @@ struct RankProgress {
   int64_t number = 0;     // Which one of its process set, from 1; 0: not all of the set execute it.
   double age = 0;         // Seconds since it was known; later the rank may have come further.
   uint64_t turn = 0;      // Of what this rank has completed: the later news have more.
+  double waited = 0;      // Seconds that it has waited for other ranks in all, when it told last.
 
   bool operator==(const RankProgress&) const = default;
 };

@@ -299,7 +299,7 @@ Status Engine::Execute(const Group& group) {
     return outcome.WithContext(CallText(request)).About(FailureOf(request, "reduce", pending));
   };
   PublishStats();  // Before a caller learns that it is complete.
-  if (status.ok()) progress_.NoteDone(group.back()->request, run);
+  if (status.ok()) progress_.NoteDone(group.back()->request, run, counted_.wait_us);
   if (status.ok()) PassFailpoint(FailPlace::kCallback);
   const Status located = guard_.Locate(status);
   for (const auto& agreement : group) {

@@ -33,15 +33,20 @@ std::optional<RankProgress> ProgressIn(const shm::DoneLine& line, int rank) {
 ProgressNews::ProgressNews(int rank, int size, shm::ShmPort* shm)
     : rank_(rank), size_(size), shm_(shm), table_(size) {}
 
-void ProgressNews::NoteDone(const Request& last, int64_t run) {
+void ProgressNews::NoteDone(const Request& last, int64_t run, int64_t wait_us) {
   if (size_ == 1) return;  // Nobody asks.
+  wait_us_.store(wait_us, std::memory_order_relaxed);
   shm::DoneLine& line = shm_ != nullptr ? shm_->arena().done_line(shm_->index()) : own_;
   shm::WriteDone(line, static_cast<uint8_t>(last.op), static_cast<uint64_t>(run), last.name);
 }
 
 void ProgressNews::Look(TimePoint now) const {
   const auto note = [&](const shm::DoneLine& line, int rank) {
-    if (const auto progress = ProgressIn(line, rank)) table_.Note(*progress, now);
+    std::optional<RankProgress> progress = ProgressIn(line, rank);
+    if (!progress) return;
+    const int64_t wait_us = rank == rank_ ? wait_us_.load(std::memory_order_relaxed) : 0;
+    progress->waited = 1e-6 * static_cast<double>(wait_us);
+    table_.Note(*progress, now);
   };
   if (shm_ == nullptr) return note(own_, rank_);
   const std::vector<int>& ranks = shm_->arena().ranks();

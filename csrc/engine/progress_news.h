@@ -3,6 +3,7 @@
 // the thread that drives the engine. ForHeartbeat: one thread. All else: any thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,8 +23,8 @@ class ProgressNews {
   // `shm` outlives it; null: the ranks of the host share no memory.
   ProgressNews(int rank, int size, shm::ShmPort* shm);
 
-  // This rank has completed it. Costs a few stores.
-  void NoteDone(const Request& last, int64_t run);
+  // This rank has completed it, and has waited so long for others in all. Costs a few stores.
+  void NoteDone(const Request& last, int64_t run, int64_t wait_us = 0);
   // What other ranks say, of themselves and of others.
   void Hear(std::span<const RankProgress> told, TimePoint now);
 
@@ -42,6 +43,7 @@ class ProgressNews {
   const int size_;
   shm::ShmPort* const shm_;
   shm::DoneLine own_{};  // Where there is no memory of the host.
+  std::atomic<int64_t> wait_us_{0};
   mutable ProgressTable table_;
   size_t told_ = 0;  // Of the others, in heartbeats.
 };

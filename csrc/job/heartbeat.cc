@@ -50,13 +50,6 @@ std::optional<SocketAddress> Resolve(const std::string& address, uint16_t port) 
   return resolved;
 }
 
-// A pipe that is full would stop the heartbeats until its reader goes on: then the other ranks
-// would find this one silent. It takes a line at once while it can be written to.
-bool TakesLine(int descriptor) {
-  pollfd polled{descriptor, POLLOUT, 0};
-  return poll(&polled, 1, 0) != 0;
-}
-
 Status SystemError(const std::string& what) {
   const int error = errno;
   return Status::Internal(what + ": " + std::strerror(error));
@@ -233,7 +226,8 @@ bool Heartbeat::Sleep() {
 }
 
 void Heartbeat::TellUnheard() {
-  if (!TakesLine(STDERR_FILENO)) return;
+  // A line that has to wait would stop the heartbeats: then the others would find this rank silent.
+  if (!LogTakesLine()) return;
   const std::vector<int> unheard = watch_->TakeUnheard();
   if (unheard.empty()) return;
   const std::string more =

@@ -23,6 +23,8 @@ namespace mydist {
 namespace {
 
 const Failure kStart = {.phase = "start"};
+// A note about a rank that the others wait for is about so many times MYDIST_STALL_WARNING_SECONDS.
+constexpr int kWarningsInWindow = 6;
 
 // Before the ranks meet: a wrong name is an error on each of them.
 Status CheckAlgorithm(const Config& config) {
@@ -64,6 +66,11 @@ Result<std::shared_ptr<Job>> Job::Run(StartedJob started, const InitOptions& opt
   auto recorder = std::make_shared<FlightRecorder>();
   auto dumper = FlightDumper::Start(recorder, DumperOptionsOf(started.topology, config));
   // With the size of buckets chosen by hand the answer would go unused.
+  const Duration warning = config.stall_warning;
+  const bool watches_stragglers = started.topology.rank == 0 && warning > Duration::zero();
+  if (watches_stragglers) {
+    job->stragglers_ = std::make_unique<StragglerWatch>(kWarningsInWindow * warning);
+  }
   const bool measures_costs = started.topology.size > 1 && !config.bucket_size_bytes;
   RankEnds rank_ends = options.rank_ends >= 0 ? RankEnds(options.rank_ends, options.members)
                                               : RankEnds(started.topology.seen_pids);
@@ -98,12 +105,27 @@ void Job::StartHeartbeat() {
         return RankText(rank, engine->topology().hosts, engine->topology().pids);
       },
       [engine](const PeerFinding& finding) { engine->Report(finding); },
-      {.tell = [engine] { return engine->progress().ForHeartbeat(Now()); },
+      {.tell =
+           [this, engine] {
+             TellStragglers();
+             return engine->progress().ForHeartbeat(Now());
+           },
        .take =
            [engine](std::span<const uint8_t> news) {
              engine->progress().HearHeartbeat(news, Now());
            }});
   if (!started.ok()) WarnOfNoHeartbeat(started);
+}
+
+void Job::TellStragglers() {
+  if (stragglers_ == nullptr || !LogTakesLine()) return;
+  const TimePoint now = Now();
+  const auto note = stragglers_->Look(engine_->progress().All(now), now);
+  if (!note) return;
+  const Topology& topology = engine_->topology();
+  const std::string who =
+      RankListText(note->ranks) + HostListText(note->ranks, topology.hosts, topology.pids);
+  MYDIST_LOG(kWarning) << StragglerText(*note, who);
 }
 
 Job::~Job() { static_cast<void>(Shutdown().ok()); }

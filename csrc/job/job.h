@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/handle_table.h"
 #include "job/heartbeat.h"
+#include "job/straggler_watch.h"
 #include "planner/device_path.h"
 #include "transport/factory.h"
 
@@ -76,13 +77,16 @@ class MYDIST_EXPORT Job {
  private:
   Job() = default;
   void StartHeartbeat();
+  // By the thread of the heartbeats: which ranks the others wait for.
+  void TellStragglers();
 
   std::string backend_;
   std::string backend_reason_;
   DevicePlugin* devices_ = nullptr;
   std::shared_ptr<HandleTable> handles_;
   std::shared_ptr<Engine> engine_;
-  std::unique_ptr<Heartbeat> heartbeat_;  // Reports to the engine; null: none.
+  std::unique_ptr<StragglerWatch> stragglers_;  // Null: another rank watches, or none does.
+  std::unique_ptr<Heartbeat> heartbeat_;        // Reports to the engine; null: none.
   bool is_over_ = false;
   Status outcome_;
 };

@@ -12,9 +12,9 @@ namespace mydist {
 namespace {
 
 constexpr size_t kMaxOperation = 32;
-// Rank, turn, number, age, and the lengths of two texts.
-constexpr size_t kLeastBytes = 4 + 8 + 8 + 8 + 4 + 4;
-// No news are as old, and any clock takes it: a year.
+// Rank, turn, number, age, waited, and the lengths of two texts.
+constexpr size_t kLeastBytes = 4 + 8 + 8 + 8 + 8 + 4 + 4;
+// No time is as long, and any clock takes it: a year.
 constexpr double kMostSeconds = 366.0 * 24 * 3600;
 // A text shows so many groups of ranks.
 constexpr size_t kMostGroups = 3;
@@ -53,6 +53,7 @@ void WriteOne(ByteWriter& writer, const RankProgress& progress) {
   writer.U64(progress.turn);
   writer.I64(progress.number);
   writer.F64(progress.age);
+  writer.F64(progress.waited);
   writer.String(progress.operation, kMaxOperation);
   writer.String(progress.tensor, kMaxProgressName);
 }
@@ -63,10 +64,13 @@ RankProgress ReadOne(ByteReader& reader) {
   progress.turn = reader.U64();
   progress.number = reader.I64();
   progress.age = reader.F64();
+  progress.waited = reader.F64();
   progress.operation = reader.String(kMaxOperation);
   progress.tensor = reader.String(kMaxProgressName);
   if (progress.rank < 0 || progress.number < 0) reader.Fail("a rank or a number is below 0");
-  if (!(progress.age >= 0 && progress.age <= kMostSeconds)) reader.Fail("an age is out of range");
+  for (const double seconds : {progress.age, progress.waited}) {
+    if (!(seconds >= 0 && seconds <= kMostSeconds)) reader.Fail("a time is out of range");
+  }
   return progress;
 }
 
@@ -118,8 +122,12 @@ void ProgressTable::Note(const RankProgress& told, TimePoint now) {
   const TimePoint as_of = now - age;
   MutexLock lock(mutex_);
   Entry& entry = entries_[told.rank];
+  // Who has only seen what the rank has completed knows nothing of its waits.
+  const double waited = std::max(entry.told.waited, told.waited);
+  entry.told.waited = waited;
   if (std::pair(told.turn, as_of) < std::pair(entry.told.turn, entry.as_of)) return;
   entry = {told, as_of};
+  entry.told.waited = waited;
   entry.told.tensor.resize(std::min(told.tensor.size(), kMaxProgressName));
 }
 

@@ -200,6 +200,25 @@ def test_a_rank_that_holds_the_gil_gives_signs_of_life(tmp_path: Path) -> None:
         assert "The last collective of rank 1 was allreduce 'small', " in job.output(), job.output()
 
 
+# Rank 1 has a little more to do in each step.
+COMES_LAST = """
+import time, torch, mydist as md
+md.init()
+end = time.monotonic() + 4.5
+while md.allreduce(torch.tensor([time.monotonic() < end]), name="x", op=md.Min).item():
+    if md.rank() == 1:
+        time.sleep(0.05)
+"""
+
+
+def test_a_rank_that_comes_last_again_and_again_is_named() -> None:
+    env = {"MYDIST_STALL_WARNING_SECONDS": "0.3", "MYDIST_HEARTBEAT_TIMEOUT_SECONDS": "2"}
+    text = launch(3, "local", "-c", COMES_LAST, timeout=60, env=env).expect_success().output
+    waited = r"\[0\]<stderr>:mydist WARNING .* the other ranks have waited \d\.\d s of the last "
+    notes = re.findall(waited + r"\d\.\d s for (rank.*?), which came to the collectives last", text)
+    assert notes and all(re.fullmatch(r"rank 1 \(host \S+, pid \d+\)", who) for who in notes), text
+
+
 TWO_NAMES = """
 import torch, mydist as md
 md.init()

@@ -43,6 +43,19 @@ TEST(ProgressTest, LaterNewsOfARankCountWhoeverTellsThem) {
   EXPECT_EQ(table.Read(kStart + seconds(1)), expected);
 }
 
+TEST(ProgressTest, WhatIsKnownOfWaitsStaysWhereOnlyTheRestIsSeen) {
+  ProgressTable table(1);
+  RankProgress told = Done(0, 5, 5);
+  told.waited = 2.5;
+  table.Note(told, kStart);
+  table.Note(Done(0, 6, 6), kStart);
+  told.waited = 2.25;
+  table.Note(told, kStart);
+  ASSERT_EQ(table.Read(kStart).size(), 1u);
+  EXPECT_EQ(table.Read(kStart)[0].number, 6);
+  EXPECT_EQ(table.Read(kStart)[0].waited, 2.5);
+}
+
 TEST(ProgressTest, TravelsWholeAndBrokenBytesAreRefused) {
   const std::vector<RankProgress> told = {Done(0, 12, 40, 0.25), {.rank = 7}};
   const std::vector<uint8_t> bytes = EncodeProgress(told, 1000);
@@ -56,6 +69,9 @@ TEST(ProgressTest, TravelsWholeAndBrokenBytesAreRefused) {
     EXPECT_FALSE(DecodeProgress(EncodeProgress({{Done(0, 1, 1, age)}}, 1000)).ok()) << age;
   }
   EXPECT_FALSE(DecodeProgress(EncodeProgress({{Done(-2, 1, 1)}}, 1000)).ok());
+  RankProgress other = Done(0, 1, 1);
+  other.waited = -1;
+  EXPECT_FALSE(DecodeProgress(EncodeProgress({{other}}, 1000)).ok());
 }
 
 TEST(ProgressTest, AMessageHasWholeEntriesUpToItsLimit) {
