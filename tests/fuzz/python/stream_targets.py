@@ -93,7 +93,8 @@ def failure_line(data: bytes) -> None:
     if record is None:
         return
     shown = (record.type, record.code, record.operation, record.place)
-    expect(all(text.isprintable() for text in shown), f"{record} can be shown")
+    known = [progress.text for progress in (record.progress, *record.peer_progress) if progress]
+    expect(all(text.isprintable() for text in (*shown, *known)), f"{record} can be shown")
     expect(all(0 <= rank <= 65535 for rank in record.ranks), "ranks that can be")
     expect(0 <= record.pid < 1 << 31 and 0 <= record.peer_pid < 1 << 31, "pids that can be")
 
@@ -185,6 +186,9 @@ TARGETS = (
             b'{"type": "PeerLostError", "code": "PEER_LOST", "ranks": [1], "operation": "allgather"'
             b', "tensor": "x", "pid": 7, "peer_pid": 8}',
             b'before\x1etag{"type": "ValueError"}\nafter\x1eta\x1etag{}\n',
+            b'{"type": "PeerLostError", "ranks": [1, 2], "last": {"operation": "allreduce", '
+            b'"tensor": "x", "number": 7, "ago": 0.5}, "peer_progress": [null, {"operation": '
+            b'"allreduce", "tensor": "\\u001b", "number": 6, "age": 1.5}]}',
         ),
     ),
     Target(
