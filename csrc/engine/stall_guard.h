@@ -180,6 +180,8 @@ class StallGuard final : public Watchdog {
   PeerFindings findings_;
   std::function<void(const std::string& text)> on_warning_;
   std::function<std::vector<RankProgress>()> tell_progress_;
+  ProgressList told_progress_;      // As it was told last,
+  TimePoint told_at_ = kPast;       // and when.
   const Request* first_ = nullptr;  // Of the collective in progress.
   size_t count_ = 0;
   OpKind last_op_ = OpKind::kAllreduce;  // Of the last collective, as the next two.

@@ -1,5 +1,6 @@
 // What the StallGuard adds to an error: host, process and end of the rank, and what to do.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,9 @@ namespace {
 
 // How long a rank waits in all for the word of another one, which looks every kLookInterval.
 constexpr Duration kWordGrace = 2 * kLookInterval;
+
+// Errors within it tell the same progress.
+constexpr Duration kSameMoment = std::chrono::milliseconds(1);
 
 std::string SeeOutput(const std::vector<int>& ranks) {
   return "See the output of " + RankListText(ranks) + ".";
@@ -37,9 +41,14 @@ Status StallGuard::Locate(const Status& status) {
       located.is_loss() || code == StatusCode::kTimeout || code == StatusCode::kAborted;
   if (!is_about_ends) return located;
   if (!tell_progress_) return located;
-  coordinator_->HearProgress(Now());
+  // Of many tensors that fail together, all have one list.
+  if (told_progress_ == nullptr || Now() - told_at_ > kSameMoment) {
+    coordinator_->HearProgress(Now());
+    told_progress_ = std::make_shared<const std::vector<RankProgress>>(tell_progress_());
+    told_at_ = Now();
+  }
   Failure known = located.failure();
-  known.progress = std::make_shared<const std::vector<RankProgress>>(tell_progress_());
+  known.progress = told_progress_;
   return Status(code, located.message()).About(known);
 }
 

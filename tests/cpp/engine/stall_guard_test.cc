@@ -9,6 +9,8 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "conformance/status_checks.h"
 
@@ -56,6 +58,26 @@ struct Waiting {
   StallGuard guard{{.warning = kLimit}, &topology, &coordinator};
   const Status verdict = Status::Timeout("rank 0 has not come").About({.ranks = {0}});
 };
+
+TEST(StallGuard, ErrorsOfOneMomentShareWhatRanksHaveCompleted) {
+  Waiting waiting;
+  int asked = 0;
+  waiting.guard.TellProgressBy([&asked] {
+    ++asked;
+    return std::vector<RankProgress>{{.rank = 0, .operation = "allreduce", .number = 7}};
+  });
+  const TimePoint begin = Now();
+  const ProgressList first = waiting.guard.Locate(waiting.verdict).failure().progress;
+  const ProgressList second = waiting.guard.Locate(waiting.verdict).failure().progress;
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->front().number, 7);
+  if (Now() - begin < milliseconds(1)) EXPECT_EQ(first, second);
+  std::this_thread::sleep_for(milliseconds(2));
+  const int before = asked;
+  const ProgressList later = waiting.guard.Locate(waiting.verdict).failure().progress;
+  EXPECT_EQ(asked, before + 1);
+  EXPECT_NE(later, first) << "they may have come further";
+}
 
 TEST(StallGuard, ARankThatGivesNoAnswerIsSilent) {
   Waiting waiting;
