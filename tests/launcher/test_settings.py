@@ -264,10 +264,12 @@ def test_numbers_are_refused_as_the_ranks_refuse_them(odd: str) -> None:
             check_setting(variable, text, variable, False)
 
 
-def test_an_extension_may_add_rows() -> None:
-    env = {"MYDIST_PLUGINS": "/x/mine.so", "MYDIST_ALGORITHM": "mine", "MYDIST_MINE": "any thing"}
+def test_an_extension_may_add_rows(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.so"
+    mine.touch()
+    env = {"MYDIST_PLUGINS": str(mine), "MYDIST_ALGORITHM": "mine", "MYDIST_MINE": "any thing"}
     assert make(env=env).tunables == {}
-    assert make("--plugins", "/x/mine.so", "--algorithm", "mine").tunables["MYDIST_ALGORITHM"]
+    assert make("--plugins", str(mine), "--algorithm", "mine").tunables["MYDIST_ALGORITHM"]
 
 
 def test_slots_give_the_size_without_np() -> None:
