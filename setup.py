@@ -145,7 +145,13 @@ setup(
     py_modules=["mydist_autoload"],
     package_dir={"": "python", "mydist": "python/mydist", "mydist.launcher": "launcher"},
     package_data={
-        "mydist": ["py.typed", "*.pyi", "bench/*.cc", "bench/*.h"],
+        "mydist": [
+            "py.typed",
+            "*.pyi",
+            "bench/*.cc",
+            "bench/*.h",
+            "horovod/path/horovod/*.py",
+        ],
         "mydist.launcher": ["py.typed"],
     },
     ext_modules=[Extension("mydist._C", sources=[])],

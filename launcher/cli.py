@@ -12,6 +12,7 @@ from mydist.launcher.check_build import check_build, doctor
 from mydist.launcher.children import children_of
 from mydist.launcher.errors import LaunchError, UsageError, is_limit, start_error
 from mydist.launcher.flags import format_help, parse_flags
+from mydist.launcher.horovod_flags import translated
 from mydist.launcher.job import run_job
 from mydist.launcher.platforms.table import platform_for
 from mydist.launcher.settings import make_job_spec
@@ -42,6 +43,7 @@ def main(
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    arguments, environment = translated(arguments, environment)
     parsed = parse_flags(arguments)
     if parsed.values.get("help"):
         return _print(format_help())

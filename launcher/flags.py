@@ -200,6 +200,7 @@ FLAGS: tuple[Flag, ...] = (
         "--log-level LEVEL", f"least level to log: {', '.join(LOG_LEVELS)}", choice(LOG_LEVELS)
     ),
     _flag("--mpi-args ARGS", "more arguments for mpirun, quoted as in a shell", words),
+    _typed("--horovod", "run a Horovod script as it is; takes horovodrun's flags, too"),
     _typed("-m MODULE", "run a module as `python -m MODULE`; ends the options", text_value),
     _typed("--dry-run", "print command and environment of every rank, start nothing"),
     _typed("--check-build", "print which backends this installation can use"),

@@ -1,6 +1,7 @@
 """Check who imports whom in python/mydist and launcher: packages import downwards, in no circle.
 
-    bench -> mydist/__init__ -> training -> optim -> collectives -> job -> errors, reduce_op, _C
+    bench, horovod -> mydist/__init__ -> training -> optim -> ps -> collectives -> job -> errors,
+    reduce_op, _C
 
 An import inside a function counts, because a late import only hides a circle. An import for type
 checkers does not count. Python loads the package around a module before the module; this counts
@@ -33,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("optim",),
     ("training",),
     (NAMES,),
-    ("bench", "c10d", "debug", "launcher"),
+    ("bench", "c10d", "debug", "horovod", "launcher"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 COMPILED = {"mydist._C", "mydist._c10d", "mydist._ps"}

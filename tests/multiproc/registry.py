@@ -29,6 +29,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "objects_state",
         "training",
         "conveniences",
+        "horovod",
     ),
     "optimizer": (
         "optimizer_training",

@@ -1,0 +1,364 @@
+"""The `_async` forms of the collectives, and the handles that they return.
+
+They are mydist's collectives with Horovod's order of arguments and its numbers: a factor is
+multiplied in float32, and an average multiplies the sum by one factor, as Horovod's core does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ... import reduce_op as own_ops
+from ...collectives import handles, moves, reductions
+from ..common.exceptions import HorovodInternalError
+from ..common.process_sets import ProcessSet, global_process_set, own_set
+from ..common.util import get_average_backwards_compatibility_fun
+
+Tensors = Sequence[torch.Tensor]
+Finish = Callable[[Any], Any]
+
+# Horovod's numbers.
+Average, Sum, Adasum, Min, Max, Product = range(6)
+_OWN_OPS = (
+    own_ops.Average,
+    own_ops.Sum,
+    own_ops.Adasum,
+    own_ops.Min,
+    own_ops.Max,
+    own_ops.Product,
+)
+
+
+class _Ops:
+    """What stands for `average=True` and `average=False`."""
+
+    Average = Average
+    Sum = Sum
+
+
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_Ops)
+
+# By handle: what to make of what mydist gives.
+_handle_map: dict[int, Finish] = {}
+
+
+def forget_handles() -> None:
+    """Called when a job begins."""
+    _handle_map.clear()
+
+
+def poll(handle: int) -> bool:
+    """Whether synchronize(handle) would not wait. ValueError for a handle that is used up."""
+    return handles.poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an `_async` call and returns its result; None for a handle that is used up.
+
+    Raises HorovodInternalError when the ranks disagree or the job has failed.
+    """
+    finish = _handle_map.get(handle)
+    if finish is None:
+        return None
+    try:
+        result = handles.synchronize(handle)
+    except Exception:  # Not KeyboardInterrupt: the call goes on.
+        _handle_map.pop(handle, None)
+        raise
+    _handle_map.pop(handle, None)
+    return finish(result)
+
+
+def _remember(handle: int, finish: Finish) -> int:
+    _handle_map[handle] = finish
+    return handle
+
+
+def _checked(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, without what autograd knows of it."""
+    if not tensor.is_contiguous():
+        raise ValueError("Tensor is required to be contiguous.")
+    return tensor.data
+
+
+def _submit(submit: Callable[[], int], tensor: torch.Tensor, finish: Finish) -> int:
+    try:
+        return _remember(submit(), finish)
+    except TypeError:
+        if not isinstance(tensor, torch.Tensor):
+            raise
+        raise ValueError(f"Tensor type {tensor.type()} is not supported.") from None
+
+
+class _Scaled:
+    """What a reduction multiplies: the inputs before mydist gets them, its results afterwards.
+
+    Integers are left to mydist, whose averages do not wrap.
+    """
+
+    def __init__(self, tensors: Tensors, op: int, before: float, after: float, size: int) -> None:
+        is_own = isinstance(op, own_ops.ReduceOp)
+        self.op = own_ops.ReduceOp(op) if is_own else _OWN_OPS[op]
+        self.factors = (before, after)
+        self._before = self._after = 1.0
+        if all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+            self.factors = (1.0, 1.0)
+            self._before, self._after = before, after
+            if self.op == own_ops.Average:
+                self.op, self._after = own_ops.Sum, after / size
+
+    def inputs(self, tensors: Tensors, in_place: bool) -> list[torch.Tensor]:
+        """What mydist gets."""
+        data = [_checked(tensor) for tensor in tensors]
+        if self._before == 1.0:
+            return data
+        return [t.mul_(self._before) if in_place else t.mul(self._before) for t in data]
+
+    def outputs(self, tensors: Tensors) -> None:
+        """Scales what mydist gives, in place."""
+        if self._after != 1.0:
+            for tensor in tensors:
+                tensor.data.mul_(self._after)
+
+
+def _start_allreduce(
+    tensors: Tensors,
+    name: str | None,
+    op: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    in_place: bool,
+    is_group: bool,
+) -> int:
+    own = own_set(process_set)
+    scaled = _Scaled(tensors, op, *factors, own.size())
+    given = scaled.inputs(tensors, in_place)
+    call = getattr(
+        reductions, f"{'grouped_' if is_group else ''}allreduce_async{'_' if in_place else ''}"
+    )
+
+    def submit() -> int:
+        handle: int = call(
+            given if is_group else given[0],
+            name=name,
+            op=scaled.op,
+            prescale_factor=scaled.factors[0],
+            postscale_factor=scaled.factors[1],
+            process_set=own,
+        )
+        return handle
+
+    def finish(result: Any) -> Any:
+        results = tuple(tensors) if in_place else tuple(result) if is_group else (result,)
+        scaled.outputs(results)
+        return results if is_group else results[0]
+
+    return _submit(submit, tensors[0], finish)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """A handle of the reduction of all ranks' tensors. See mydist.allreduce_async."""
+    op = handle_average_backwards_compatibility(op, average)
+    factors = (prescale_factor, postscale_factor)
+    return _start_allreduce([tensor], name, op, factors, process_set, False, False)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As allreduce_async, in place; synchronize() returns the tensor."""
+    op = handle_average_backwards_compatibility(op, average)
+    factors = (prescale_factor, postscale_factor)
+    return _start_allreduce([tensor], name, op, factors, process_set, True, False)
+
+
+def grouped_allreduce_async(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """A handle of the reductions of several tensors, all of them or none; gives a tuple."""
+    op = handle_average_backwards_compatibility(op, average)
+    factors = (prescale_factor, postscale_factor)
+    return _start_allreduce(tensors, name, op, factors, process_set, False, True)
+
+
+def grouped_allreduce_async_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As grouped_allreduce_async, in place."""
+    op = handle_average_backwards_compatibility(op, average)
+    factors = (prescale_factor, postscale_factor)
+    return _start_allreduce(tensors, name, op, factors, process_set, True, True)
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """A function that waits, and returns all ranks' rows one after the other; not coalesced."""
+    indices = tensor._indices().transpose(0, 1).contiguous()
+    indices_handle = allgather_async(indices, f"{name}.indices", process_set)
+    values_handle = allgather_async(tensor._values(), f"{name}.values", process_set)
+
+    def handle() -> torch.Tensor:
+        values = synchronize(values_handle)
+        gathered = synchronize(indices_handle)
+        if op == Average:
+            values = values / process_set.size()
+        return torch.sparse_coo_tensor(
+            gathered.transpose(0, 1), values, tensor.size(), check_invariants=False
+        )
+
+    return handle
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """A handle of all ranks' tensors, joined along the first dimension."""
+    own, given = own_set(process_set), _checked(tensor)
+    return _submit(lambda: moves.allgather_async(given, name, own), tensor, _as_it_is)
+
+
+def grouped_allgather_async(
+    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """A handle of the allgathers of several tensors, all of them or none; gives a tuple."""
+    own, given = own_set(process_set), [_checked(tensor) for tensor in tensors]
+    return _submit(lambda: moves.grouped_allgather_async(given, name, own), tensors[0], tuple)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """A handle of the root's tensor."""
+    own, given = own_set(process_set), _checked(tensor)
+    return _submit(lambda: moves.broadcast_async(given, root_rank, name, own), tensor, _as_it_is)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As broadcast_async, in place."""
+    own, given = own_set(process_set), _checked(tensor)
+    return _submit(
+        lambda: moves.broadcast_async_(given, root_rank, name, own), tensor, lambda _: tensor
+    )
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """A handle of (the rows from all ranks, how many came from each: on the CPU).
+
+    Raises ValueError when there are no `splits` and the rows cannot be shared out evenly.
+    """
+    own, given = own_set(process_set), _checked(tensor)
+    counts_dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    if splits is None:
+        rows, rest = divmod(len(tensor), own.size())
+        if rest:
+            raise ValueError(
+                f"alltoall: the tensor has {len(tensor)} rows, which {own.size()} ranks cannot "
+                "share out evenly; give splits"
+            )
+        splits = [rows] * own.size()
+
+    def finish(result: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return result[0], result[1].to(device="cpu", dtype=counts_dtype)
+
+    return _submit(lambda: moves.alltoall_async(given, splits, name, own), tensor, finish)
+
+
+def _start_reducescatter(
+    tensors: Tensors,
+    name: str | None,
+    op: int,
+    process_set: ProcessSet,
+    factors: tuple[float, float],
+    is_group: bool,
+) -> int:
+    own = own_set(process_set)
+    scaled = _Scaled(tensors, op, *factors, own.size())
+    if scaled.op == own_ops.Adasum:
+        raise HorovodInternalError("reducescatter: op Adasum works with allreduce only")
+    given = scaled.inputs(tensors, in_place=False)
+    call = reductions.grouped_reducescatter_async if is_group else reductions.reducescatter_async
+    before, after = scaled.factors
+
+    def submit() -> int:
+        argument: Any = given if is_group else given[0]
+        return call(argument, name, scaled.op, before, after, own)
+
+    def finish(result: Any) -> Any:
+        results = tuple(result) if is_group else (result,)
+        scaled.outputs(results)
+        return results if is_group else results[0]
+
+    return _submit(submit, tensors[0], finish)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """A handle of this rank's rows of the reduction."""
+    factors = (prescale_factor, postscale_factor)
+    return _start_reducescatter([tensor], name, op, process_set, factors, False)
+
+
+def grouped_reducescatter_async(
+    tensors: Tensors,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """A handle of this rank's rows of the reductions of several tensors; gives a tuple."""
+    factors = (prescale_factor, postscale_factor)
+    return _start_reducescatter(tensors, name, op, process_set, factors, True)
+
+
+def _as_it_is(result: Any) -> Any:
+    return result

@@ -1,0 +1,256 @@
+"""`horovod.torch.mpi_ops`: the collectives, and what a process knows of its job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ...job import build_report, recording, topology
+from ...job import init as own_job
+from ...job.build_report import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    nccl_built,
+    rocm_built,
+)
+from ..common.exceptions import HorovodInternalError
+from ..common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    begin,
+    end,
+    given_sets,
+    global_process_set,
+    remove_process_set,
+)
+from ..common.util import num_rank_is_power_2
+from ..environment import adopt_settings
+from .asynchronous import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather_async,
+    allreduce_async,
+    allreduce_async_,
+    alltoall_async,
+    broadcast_async,
+    broadcast_async_,
+    forget_handles,
+    grouped_allgather_async,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    handle_average_backwards_compatibility,
+    poll,
+    reducescatter_async,
+    sparse_allreduce_async,
+    synchronize,
+)
+from .compression import Compression
+from .synchronous import (
+    HorovodAllgather,
+    HorovodAllreduce,
+    HorovodAlltoall,
+    HorovodBroadcast,
+    HorovodGroupedAllgather,
+    HorovodGroupedAllreduce,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_reducescatter,
+    join,
+    reducescatter,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodInternalError",
+    "HorovodReducescatter",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]
+
+_Value = TypeVar("_Value")
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins the job. A second call changes nothing. See mydist.init.
+
+    Args:
+        comm: the ranks that form the job, or an mpi4py communicator; None or [] for all.
+        process_sets: a list of ProcessSet to begin with. "dynamic", or the variable
+            HOROVOD_DYNAMIC_PROCESS_SETS=1, allows to add and remove sets later.
+
+    Raises ValueError for a set that is given twice; others as mydist.init.
+    """
+    if topology.is_initialized() and global_process_set.ranks:
+        return
+    sets = given_sets(process_sets)
+    adopt_settings()
+    forget_handles()
+    own_job.init(comm if comm is None or not _is_empty(comm) else None)
+    begin(sets)
+
+
+def _is_empty(comm: Any) -> bool:
+    return isinstance(comm, (list, tuple)) and not comm
+
+
+def shutdown() -> None:
+    """Leaves the job."""
+    own_job.shutdown()
+    end()
+
+
+def is_initialized() -> bool:
+    """Whether init() has been called, and shutdown() has not."""
+    return topology.is_initialized()
+
+
+def _of_job(number: Callable[[], _Value]) -> _Value:
+    try:
+        return number()
+    except ValueError:
+        raise ValueError("Horovod has not been initialized; use hvd.init().") from None
+
+
+def size() -> int:
+    """How many ranks the job has. ValueError before init(), as of the five below."""
+    return _of_job(topology.size)
+
+
+def rank() -> int:
+    """This process's number in the job, from 0."""
+    return _of_job(topology.rank)
+
+
+def local_size() -> int:
+    """How many ranks this host has."""
+    return _of_job(topology.local_size)
+
+
+def local_rank() -> int:
+    """This process's number on its host, from 0."""
+    return _of_job(topology.local_rank)
+
+
+def cross_size() -> int:
+    """How many hosts have a rank with this local_rank()."""
+    return _of_job(topology.cross_size)
+
+
+def cross_rank() -> int:
+    """The number of this host among those."""
+    return _of_job(topology.cross_rank)
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has as many ranks."""
+    return _of_job(topology.is_homogeneous)
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI may be called from several threads.
+
+    Raises ValueError where MPI cannot be used, and before init().
+    """
+    if not mpi_enabled():
+        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    rank()
+    return build_report.mpi_threads_supported()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begins a timeline in this file. ValueError before init(). See mydist.start_timeline."""
+    rank()
+    recording.start_timeline(os.fspath(file_path), mark_cycles=mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline. ValueError before init()."""
+    rank()
+    recording.stop_timeline()
