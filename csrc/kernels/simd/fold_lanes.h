@@ -3,6 +3,7 @@
 // but registers, and an output may be one of the sources.
 #pragma once
 
+#include "kernels/simd/adamw_lanes.h"
 #include "kernels/simd/combine_lanes.h"
 #include "kernels/simd/simd_path.h"
 
@@ -231,7 +232,7 @@ namespace mydist::simd {
 constinit const Kernels MYDIST_SIMD_KERNELS = {
     MYDIST_SIMD_PATH::FoldByType,          MYDIST_SIMD_PATH::WidenAll<Half>,
     MYDIST_SIMD_PATH::NarrowAll<Half>,     MYDIST_SIMD_PATH::WidenAll<Bfloat16>,
-    MYDIST_SIMD_PATH::NarrowAll<Bfloat16>,
+    MYDIST_SIMD_PATH::NarrowAll<Bfloat16>, MYDIST_SIMD_PATH::AdamwAll,
 };
 
 }  // namespace mydist::simd

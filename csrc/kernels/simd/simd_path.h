@@ -32,6 +32,22 @@ struct FoldCall {
   int64_t divisor;
 };
 
+// AdamwCall: one step as the kernels get it; see kernels/adamw.h. Plain data for the same reason.
+struct AdamwCall {
+  float* parameters;
+  const float* gradients;
+  float* first;
+  float* second;
+  int64_t count;
+  float decay;
+  float first_weight;
+  float second_decay;
+  float second_weight;
+  float second_root;
+  float epsilon;
+  float step_size;
+};
+
 // Kernels: the inner loops, compiled once for each kind of CPU from the one source fold_lanes.h;
 // private to kernels/. Pure and thread-safe. All paths give the same bits for the same input. NaN
 // in a computed float is always the same NaN, because which of two NaNs an addition passes on is up
@@ -43,6 +59,8 @@ struct Kernels {
   void (*narrow_half)(const float* source, uint16_t* output, int64_t count);
   void (*widen_bfloat16)(const uint16_t* source, float* output, int64_t count);
   void (*narrow_bfloat16)(const float* source, uint16_t* output, int64_t count);
+  // A NaN stays a NaN, with any payload.
+  void (*adamw)(const AdamwCall& call);
 };
 
 extern const Kernels kPortableKernels;
