@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .optim.explain import *
     from .optim.learning_rate import *
     from .optim.optimizer import *
+    from .optim.sharded.memory import memory_plan as memory_plan
     from .optim.state import *
     from .optim.strategies.admm import *
     from .optim.strategies.asynchronous_gradients import *
@@ -93,6 +94,7 @@ _NAMES = {
     "optim.explain": "explain",
     "optim.learning_rate": "WarmupLR scale_lr",
     "optim.optimizer": "DistributedOptimizer",
+    "optim.sharded.memory": "memory_plan",
     "optim.state": "broadcast_optimizer_state broadcast_parameters",
     "optim.strategies.admm": "admm",
     "optim.strategies.asynchronous_gradients": "AsynchronousGradients",

@@ -20,6 +20,7 @@ class DistributedSteps(torch.optim.Optimizer):
 
     _distribution: Distribution
     _may_scale = True  # Whether a fused optimizer may unscale gradients itself.
+    _cuts_state = False  # Whether each rank has a slice of the state only.
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Waits for the reduced gradients and updates the parameters.
@@ -238,14 +239,19 @@ class DistributedSteps(torch.optim.Optimizer):
         """As of every torch optimizer."""
         # GradScaler.unscale_() asks for nothing else before it writes into the gradients.
         if sys._getframe(1).f_code.co_name == "_unscale_grads_":
-            self._before_unscaling()
-            self._distribution.unscaled = True
+            return self._groups_to_unscale()
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
         self.__dict__["param_groups"] = groups
+
+    def _groups_to_unscale(self) -> list[dict[str, Any]]:
+        """The groups whose gradients a GradScaler is about to write into."""
+        self._before_unscaling()
+        self._distribution.unscaled = True
+        return self.param_groups
 
     def _before_unscaling(self) -> None:
         """Gradients have to be reduced by then, or ranks would disagree about skipping the step."""

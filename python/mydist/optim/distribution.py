@@ -189,6 +189,9 @@ class Distribution:
             self.consistency.others_have_checked()
         self.follow()
 
+    def expect_replaceable(self) -> None:
+        """Called before another wrapper takes the optimizer. Raises ValueError to refuse."""
+
     def follow(self) -> None:
         """Reduces gradients from now on or leaves them alone, as the strategies say."""
         self._local = [run.is_local for run in self.runs]

@@ -18,13 +18,19 @@ def wrap(
     steps: type[DistributedSteps],
     distribution: Distribution,
     groups: Sequence[Sequence[torch.Tensor]],
+    kind: str = "Distributed",
 ) -> torch.optim.Optimizer:
-    """The new object: the state of `optimizer`, and a class that puts `steps` in front."""
-    base = next(c for c in type(optimizer).__mro__ if not issubclass(c, DistributedSteps))
+    """The new object: the state of `optimizer`, and a class that puts `steps` in front.
+
+    Raises ValueError when the optimizer's present wrapper cannot be replaced.
+    """
+    base = base_class(optimizer)
     earlier: Distribution | None = optimizer.__dict__.get("_distribution")
-    for path in earlier.paths if earlier is not None else ():
-        path.remove()
-    wrapper_class = type(f"Distributed{base.__name__}", (steps, base), {"__doc__": base.__doc__})
+    if earlier is not None:
+        earlier.expect_replaceable()
+        for path in earlier.paths:
+            path.remove()
+    wrapper_class = type(f"{kind}{base.__name__}", (steps, base), {"__doc__": base.__doc__})
     wrapped = cast(torch.optim.Optimizer, object.__new__(wrapper_class))
     wrapped.__dict__ = optimizer.__dict__
     for run in distribution.runs:
@@ -37,6 +43,11 @@ def wrap(
         weakref.finalize(wrapped, path.remove).atexit = False
     distribution.register(wrapped, groups)
     return wrapped
+
+
+def base_class(optimizer: torch.optim.Optimizer) -> Any:
+    """The class of the optimizer that was wrapped."""
+    return next(c for c in type(optimizer).__mro__ if not issubclass(c, DistributedSteps))
 
 
 def _redirect_step(wrapped: torch.optim.Optimizer) -> None:

@@ -1,0 +1,1 @@
+"""Training sharded: each rank holds a slice of the optimizer's state, and of the gradients."""
