@@ -27,6 +27,7 @@ void BindLifecycle(pybind11::module_& module);
 void BindCollectives(pybind11::module_& module);
 void BindProcessSets(pybind11::module_& module);
 void BindGradientReducer(pybind11::module_& module);
+void BindAdamw(pybind11::module_& module);
 
 // DefineCollective: gives Python both forms of a collective. Used once per collective, at import.
 

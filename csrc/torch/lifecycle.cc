@@ -350,5 +350,6 @@ PYBIND11_MODULE(_C, module) {
   mydist::BindCollectives(module);
   mydist::BindProcessSets(module);
   mydist::BindGradientReducer(module);
+  mydist::BindAdamw(module);
   mydist::OfferCachedMemory();
 }

@@ -148,6 +148,20 @@ def wait(handle: int) -> list[torch.Tensor]:
 # from such a sum the average, truncated toward zero. `sum` is used up.
 def carry_integers(tensor: torch.Tensor) -> torch.Tensor: ...
 def average_integers(sum: torch.Tensor, dtype: torch.dtype, divisor: int) -> torch.Tensor: ...
+
+# AdamW in place on contiguous float32 tensors of the CPU, all of one length. `step` counts from 1.
+def adamw_(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+) -> None: ...
 def install_quit_handler() -> bool: ...  # Whether this call has done so.
 def note_quit_handler_on_top() -> None: ...
 def explain() -> list[tuple[str, str, str]]: ...  # Topic, choice, reason.

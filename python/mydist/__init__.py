@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from .optim.explain import *
     from .optim.learning_rate import *
     from .optim.optimizer import *
+    from .optim.sharded.fully_shard import *
     from .optim.sharded.memory import memory_plan as memory_plan
+    from .optim.sharded.optimizer import *
+    from .optim.sharded.sharded_state import *
     from .optim.state import *
     from .optim.strategies.admm import *
     from .optim.strategies.asynchronous_gradients import *
@@ -94,7 +97,10 @@ _NAMES = {
     "optim.explain": "explain",
     "optim.learning_rate": "WarmupLR scale_lr",
     "optim.optimizer": "DistributedOptimizer",
+    "optim.sharded.fully_shard": "fully_shard",
     "optim.sharded.memory": "memory_plan",
+    "optim.sharded.optimizer": "ShardedOptimizer",
+    "optim.sharded.sharded_state": "gather_state scatter_state",
     "optim.state": "broadcast_optimizer_state broadcast_parameters",
     "optim.strategies.admm": "admm",
     "optim.strategies.asynchronous_gradients": "AsynchronousGradients",

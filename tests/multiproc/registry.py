@@ -43,6 +43,8 @@ SUITES: dict[str, tuple[str, ...]] = {
         "optimizer_graph",
         "optimizer_state",
         "optimizer_views",
+        "sharded",
+        "sharded_modes",
         "lifetimes",
         "forking",
     ),

@@ -265,6 +265,27 @@ def test_fsdp_learns_and_goes_on_with_another_number_of_ranks(
     assert more[0] < losses[1]
 
 
+def test_zero_learns_and_goes_on_in_another_stage_with_another_number_of_ranks(
+    tmp_path: Path,
+) -> None:
+    def part(ranks: int, *more: str) -> tuple[list[float], str]:
+        arguments = ["--width", "32", "--layers", "2", "--text-megabytes", "0.2", *more]
+        arguments += ["--checkpoint", str(tmp_path)]
+        script = str(EXAMPLES / "train_zero.py")
+        output = launch(ranks, "local", script, *arguments, timeout=120).expect_success().output
+        kept = re.findall(rf"rank \d of {ranks} keeps (\d\.\d+) MB of state", output)
+        assert len(kept) == ranks
+        assert math.isclose(sum(map(float, kept)), 0.27, abs_tol=0.02), "8 bytes a parameter"
+        return [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d+)", output)], output
+
+    losses, _ = part(2, "--steps", "40", "--stage", "2")
+    # ln 128 = 4.85 is what knowing nothing costs.
+    assert len(losses) == 2 and losses[1] < losses[0] < 4.85
+    more, output = part(3, "--steps", "20", "--stage", "1")
+    assert "goes on after step 40" in output and "step 60: loss" in output
+    assert more[0] < losses[1]
+
+
 @LAUNCHERS
 @pytest.mark.parametrize(("ranks", "split", "part"), [(2, 2, "(16, 32)"), deep(4, 2, "(8, 32)")])
 def test_tensor_parallel_learns(launcher: str, ranks: int, split: int, part: str) -> None:

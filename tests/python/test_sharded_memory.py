@@ -84,7 +84,8 @@ def test_buckets_and_units_are_counted() -> None:
     # A layer has 4 MiB, so two fit into a bucket; stage 3 has two layers gathered.
     assert plan.stages[2].buckets == 2 * (8 << 20)
     assert plan.stages[3].buckets == 2 * (4 << 20)
-    assert plan.stages[1].buckets == 0
+    assert plan.stages[1].buckets == plan.stages[2].buckets
+    assert plan.stages[0].buckets == 0
 
 
 def momentum_of(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:

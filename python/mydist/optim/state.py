@@ -118,7 +118,7 @@ def broadcast_optimizer_state(
 
     Raises:
         ValueError: `optimizer` is no optimizer, or LBFGS, whose state refers to its own flat
-            parameter copy; or `root_rank` is not in the process set.
+            parameter copy, or sharded; or `root_rank` is not in the process set.
         TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
         MismatchError: the ranks' optimizers have different parameter groups.
         MydistError: the root's state cannot be pickled, or the job failed; see mydist.errors.
@@ -132,6 +132,12 @@ def broadcast_optimizer_state(
         raise ValueError(
             "broadcast_optimizer_state does not support LBFGS: its history belongs to the "
             "gradients of one rank. Broadcast the parameters and make a new LBFGS"
+        )
+    if getattr(optimizer, "_cuts_state", False):
+        raise ValueError(
+            "broadcast_optimizer_state: the optimizer is sharded, and each rank has the state of "
+            "its own slice. Call it before ShardedOptimizer, or give the state of one rank to all "
+            "with scatter_state"
         )
     _check_root("broadcast_optimizer_state", root_rank, process_set)
     _check_layout(optimizer, process_set)

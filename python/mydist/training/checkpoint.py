@@ -30,6 +30,7 @@ from ..errors import MismatchError, MydistError
 from ..job import topology
 from ..job.error_text import check_whole, difference_text, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
+from ..optim.sharded.sharded_state import gather_state
 from ..reduce_op import Max
 from .checkpoint_file import (
     AUTO,
@@ -57,8 +58,9 @@ class Checkpoint:
 
     A checkpoint holds the `state_dict()` of each object given, as rank 0 has it, the random
     generators of every rank, the step, and extras. Of an optimizer whose steps stay local it holds
-    the state of every rank, see docs/strategies.md. Rank 0 (of the process set) alone reads and
-    writes the folder and sends what it read to the others, so no shared disk is needed. Every
+    the state of every rank, see docs/strategies.md; of a sharded optimizer the whole state, which a
+    job of any size restores. Rank 0 (of the process set) alone reads and writes the folder and
+    sends what it read to the others, so no shared disk is needed. Every
     method that says so is collective: all ranks call it at the same point. All calls come from
     the thread that trains.
 
@@ -139,11 +141,12 @@ class Checkpoint:
             raise TypeError(f"Checkpoint.save: extras is {type(extras).__name__}, expected a dict")
         random_states = self._gather_random_states(step)
         rank_states = self._rank_states.gather()
+        whole = self._gather_cut_states()
         path = checkpoint_path(self._folder, step)
         failure: Exception | None = None
         if self._is_root():
             try:
-                content = self._content(step, extras or {}, random_states)
+                content = self._content(step, extras or {}, random_states, whole)
                 if rank_states:
                     content["rank_states"] = rank_states
                 write_checkpoint(path, content)
@@ -258,14 +261,27 @@ class Checkpoint:
             )
         return [states for _, _, states in entries]
 
+    def _gather_cut_states(self) -> dict[str, Any]:
+        """The whole state of each sharded optimizer, on the root."""
+        return {
+            name: gather_state(value, self._root_rank)
+            for name, value in self._objects.items()
+            if getattr(value, "_cuts_state", False)
+        }
+
     def _content(
-        self, step: int, extras: Mapping[str, Any], random_states: list[Any]
+        self,
+        step: int,
+        extras: Mapping[str, Any],
+        random_states: list[Any],
+        whole: Mapping[str, Any],
     ) -> dict[str, Any]:
+        own = {n: v.state_dict() for n, v in self._objects.items() if n not in whole}
         return {
             "format": FORMAT,
             "version": VERSION,
             "step": step,
-            "objects": {name: value.state_dict() for name, value in self._objects.items()},
+            "objects": {**own, **whole},
             "random_states": random_states,
             "extras": dict(extras),
         }

@@ -32,7 +32,7 @@ class MemoryUse:
         parameters: as the model has them.
         gradients: that last until the step.
         optimizer: its state, with a copy of the parameters in another dtype if it has one.
-        buckets: in flight. Stage 2: two buckets. Stage 3: the two largest units, gathered.
+        buckets: in flight. Stages 1 and 2: two of them. Stage 3: the two largest units, gathered.
         padding: slices are equally long and begin on a line of the cache.
     """
 
@@ -145,12 +145,13 @@ class _Counts:
         return MemoryUse(self._whole, _bytes_of(self._trained), states)
 
     def of_stage_1(self) -> MemoryUse:
-        return MemoryUse(self._whole, _bytes_of(self._trained), self._sliced_states())
+        live = bucket_bytes(self._buckets, self._size)
+        return MemoryUse(self._whole, _bytes_of(self._trained), self._sliced_states(), live)
 
     def of_stage_2(self) -> MemoryUse:
         gradients = sum(owned(b, 0) * b.dtype.itemsize for b in self._buckets)
         padding = sum((b.slice_length - owned(b, 0)) * b.dtype.itemsize for b in self._buckets)
-        live = bucket_bytes(self._buckets)
+        live = bucket_bytes(self._buckets, self._size)
         return MemoryUse(self._whole, gradients, self._sliced_states(), live, padding)
 
     def of_stage_3(self, units: Iterable[Sequence[torch.Tensor]]) -> MemoryUse:
@@ -171,8 +172,10 @@ def owned(bucket: Bucket, rank: int) -> int:
     return sum(piece.length for piece in bucket.pieces(rank))
 
 
-def bucket_bytes(buckets: Sequence[Bucket]) -> int:
-    """Of the buckets that may be in flight at once."""
+def bucket_bytes(buckets: Sequence[Bucket], size: int) -> int:
+    """Of the buckets that may be in flight at once. One rank alone has none."""
+    if size == 1:
+        return 0
     longest = max((b.slice_length * b.ranks * b.dtype.itemsize for b in buckets), default=0)
     return longest * min(LIVE_BUCKETS, len(buckets))
 

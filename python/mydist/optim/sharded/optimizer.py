@@ -1,0 +1,196 @@
+"""ShardedOptimizer: each rank keeps and updates one slice of the parameters (ZeRO, stages 1 and 2).
+
+Source: Rajbhandari et al., arXiv:1910.02054. docs/sharding.md says what each stage saves.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ...collectives.arguments import check_process_set
+from ...collectives.compression import Compression, Compressor
+from ...job.error_text import check_whole
+from ...job.process_set import ProcessSet, global_process_set
+from ...reduce_op import Average
+from ..consistency import ConsistencyCheck, check_interval
+from ..distribution import Share
+from ..gradient_names import GradientNames
+from ..gradient_path import ReductionOptions, make_gradient_path
+from ..optimizer_arguments import check_backward_passes, check_compression, check_optimizer
+from ..strategies.network_job import NetworkJob
+from ..strategies.run import StrategyRun
+from ..strategies.synchronous import SynchronousGradients
+from ..wrapping import base_class, wrap
+from .gradients import FULL, SHARD, ShardedGradients
+from .slices import Slices
+from .steps import ShardedDistribution, ShardedSteps, Stage2Steps
+
+__all__ = ["ShardedOptimizer"]
+
+# Their step treats each element alone, so a slice of a parameter gets what the whole would get.
+_NAMES = "SGD Adam AdamW Adagrad RMSprop NAdam RAdam Adadelta Adamax Rprop ASGD"
+_ELEMENTWISE = frozenset(getattr(torch.optim, name) for name in _NAMES.split())
+
+
+def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    stage: int = 1,
+    *,
+    accumulate: str = SHARD,
+    partition: str | None = None,
+    compression: type[Compressor] | Compressor = Compression.none,
+    backward_passes_per_step: int = 1,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Wraps `optimizer` so that each rank keeps the state of one slice of the parameters only.
+
+    Gradients are averaged over the ranks. Each rank updates its slice, and all ranks give each
+    other the new parameters: after `step()` every rank has the whole model. The returned object is
+    an instance of the class of `optimizer`, with its groups, hooks and schedulers.
+    `optimizer.state[parameter]` has the state of this rank's slice of that parameter, as flat
+    tensors. State that `optimizer` has already is cut.
+
+    Args:
+        optimizer: a torch optimizer that treats each element alone.
+        named_parameters: `model.named_parameters()`; names appear in messages and must be equal on
+            all ranks. Default: as for DistributedOptimizer.
+        stage: 1: each rank has a slice of the state. 2: and of the gradients; `.grad` is then None
+            after backward, but inside `full_grads()`.
+        accumulate: for stage 2 with several backward passes. "shard": each pass is reduced into the
+            slice. "full": passes are added up on each rank, which needs whole gradients, and are
+            reduced once.
+        partition: "element" says that a class mydist does not know treats each element alone.
+        compression: how gradients travel, see `Compression`.
+        backward_passes_per_step: gradients of this many backward passes are added up.
+        process_set: the ranks that share the work; this rank is one of them.
+
+    Returns:
+        An optimizer with the methods that DistributedOptimizer adds, and `memory()`. With stage 2
+        also `full_grads()`, a context in which `.grad` is whole and may be changed.
+
+    Raises:
+        ValueError: an argument is wrong, the parameters cannot be cut, this rank is not in
+            `process_set`, or mydist has not been initialized.
+        TypeError: an argument is of the wrong type.
+    """
+    check_optimizer(optimizer)
+    _check_stage(stage)
+    _check_words(accumulate, partition)
+    check_backward_passes(backward_passes_per_step)
+    check_compression(compression)
+    check_process_set("ShardedOptimizer", process_set)
+    _check_class(optimizer, partition)
+    names = GradientNames(optimizer, named_parameters)
+    _check_parameters(list(names.of(optimizer)))
+    options = ReductionOptions(
+        op=Average,
+        prescale_factor=1.0,
+        postscale_factor=1.0,
+        compression=compression,
+        backward_passes_per_step=backward_passes_per_step,
+        process_set=process_set,
+    )
+    _warn_if_nothing_is_saved(optimizer, stage)
+    return _wrap(optimizer, stage, options, names, accumulate)
+
+
+def _wrap(
+    optimizer: torch.optim.Optimizer,
+    stage: int,
+    options: ReductionOptions,
+    names: GradientNames,
+    accumulate: str,
+) -> torch.optim.Optimizer:
+    process_set = options.process_set
+    slices = Slices(process_set)
+    communication = f"ShardedOptimizer(stage={stage}, accumulate={accumulate!r})"
+    consistency = ConsistencyCheck(check_interval(), process_set, communication)
+    named = list(names.of(optimizer))
+    path: Any
+    if stage == 1:
+        path = make_gradient_path(options, [parameter for parameter, _ in named])
+    else:
+        path = ShardedGradients(options, slices, accumulate, lambda: distribution.check())
+    first = named[0][1] if named else ""
+    job = NetworkJob([], process_set, options.compression, first)
+    shares = {"*": Share(path, StrategyRun(SynchronousGradients(), job))}
+    distribution = ShardedDistribution(shares, names, consistency, slices=slices, stage=stage)
+    steps = ShardedSteps if stage == 1 else Stage2Steps
+    return wrap(optimizer, steps, distribution, [], "Sharded")
+
+
+def _check_stage(stage: Any) -> None:
+    if check_whole("ShardedOptimizer: stage", stage) == 3:
+        raise ValueError(
+            "ShardedOptimizer: stage is 3, expected 1 or 2; stage 3 also cuts the parameters, "
+            "which md.fully_shard(model) does"
+        )
+    if stage not in (1, 2):
+        raise ValueError(f"ShardedOptimizer: stage is {stage}, expected 1 or 2")
+
+
+def _check_words(accumulate: Any, partition: Any) -> None:
+    if accumulate not in (SHARD, FULL):
+        raise ValueError(
+            f"ShardedOptimizer: accumulate is {accumulate!r}, expected 'shard' or 'full'"
+        )
+    if partition == "parameter":
+        raise ValueError(
+            "ShardedOptimizer: partition='parameter' is not there yet; use DistributedOptimizer "
+            "for an optimizer that needs whole parameters"
+        )
+    if partition not in (None, "element"):
+        raise ValueError(
+            f"ShardedOptimizer: partition is {partition!r}, expected 'element' or None"
+        )
+
+
+def _check_class(optimizer: torch.optim.Optimizer, partition: str | None) -> None:
+    base = base_class(optimizer)
+    if base not in _ELEMENTWISE and partition is None:
+        raise ValueError(
+            f"ShardedOptimizer: mydist does not know whether {base.__name__} treats each element "
+            "alone. If it does, pass partition='element'. If it needs whole parameters, as Muon "
+            "and LAMB do, use DistributedOptimizer: partition='parameter' is not there yet"
+        )
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise ValueError(
+            "ShardedOptimizer: the optimizer was made with differentiable=True, and a step on "
+            "slices cannot be differentiated; use DistributedOptimizer"
+        )
+
+
+def _check_parameters(named: list[tuple[torch.Tensor, str]]) -> None:
+    devices: dict[torch.device, str] = {}
+    for parameter, name in named:
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ValueError(
+                f"ShardedOptimizer: parameter '{name}' has no shape yet; run the model once first"
+            )
+        if not parameter.is_contiguous():
+            raise ValueError(
+                f"ShardedOptimizer: parameter '{name}' is not contiguous, so its slice has no flat "
+                "view; make it contiguous (model.to(memory_format=torch.contiguous_format))"
+            )
+        devices.setdefault(parameter.device, name)
+    if len(devices) > 1:
+        places = ", ".join(f"'{name}' is on {device}" for device, name in devices.items())
+        raise ValueError(
+            f"ShardedOptimizer: the parameters are on several devices ({places}), expected one "
+            "for each rank; wrap one optimizer for each device"
+        )
+
+
+def _warn_if_nothing_is_saved(optimizer: torch.optim.Optimizer, stage: int) -> None:
+    is_sgd = base_class(optimizer) is torch.optim.SGD
+    if stage == 1 and is_sgd and not any(g["momentum"] for g in optimizer.param_groups):
+        warnings.warn(
+            "ShardedOptimizer: SGD without momentum has no state, so stage=1 saves no memory; use "
+            "stage=2 or DistributedOptimizer",
+            stacklevel=3,
+        )

@@ -1,0 +1,233 @@
+"""The state of a sharded optimizer: in slices, and whole on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from ...collectives import gather, scatter
+from ...collectives.arguments import check_int
+from ...collectives.objects import allgather_object, broadcast_object
+from ...job.error_text import wrong_type
+from ...job.topology import rank
+from .slices import OwnPiece, Slices, cut_state, is_per_element
+
+if TYPE_CHECKING:
+    from .steps import ShardedSteps
+
+__all__ = ["gather_state", "scatter_state"]
+
+# A state that has a number for each element travels by itself: this stands for it.
+_CUT = "cut"
+
+
+def gather_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> dict[str, Any] | None:
+    """The state of a sharded optimizer as one process would have it, on the root. Collective.
+
+    Any optimizer of the class can load it, sharded or not, on any number of ranks. Parameters
+    travel one by one, so the root needs room for the whole state once, and others for nothing more.
+
+    Args:
+        optimizer: from ShardedOptimizer.
+        root_rank: the global rank that gets the state.
+
+    Returns:
+        What `state_dict()` of the wrapped class returns, on the root; None elsewhere.
+
+    Raises:
+        TypeError: the optimizer is not sharded.
+        ValueError: the root is not in the process set.
+        MydistError: the job failed; see mydist.errors.
+    """
+    sharded, slices = _sharded("gather_state", optimizer), _sharded_slices(optimizer)
+    _check_root("gather_state", root_rank, slices)
+    own = {
+        index: {k: _described(k, v, parameter, piece) for k, v in sharded.state[parameter].items()}
+        for index, parameter, piece in _entries(sharded)
+        if parameter in sharded.state
+    }
+    everywhere = allgather_object(own, name="gather_state.plan", process_set=slices.process_set)
+    state: dict[int, dict[str, Any]] = {}
+    for index, parameter, piece in _entries(sharded):
+        described: dict[str, Any] = next((p[index] for p in everywhere if index in p), {})
+        values = sharded.state.get(parameter, {})
+        whole = {}
+        for key, (kind, value) in described.items():
+            if kind != _CUT or not slices.has_bucket(parameter):
+                whole[key] = _copied(values.get(key, value))
+                continue
+            part = values[key] if piece else torch.empty(0, dtype=value, device=parameter.device)
+            name = f"gather_state.{index}.{key}"
+            flat = gather(part, root_rank, name=name, process_set=slices.process_set)
+            whole[key] = None if flat is None else flat.view(parameter.shape)
+        if whole:
+            state[index] = whole
+    if rank() != root_rank:
+        return None
+    return {"state": state, "param_groups": sharded._whole_state_dict()["param_groups"]}
+
+
+def scatter_state(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Any] | None, root_rank: int = 0
+) -> None:
+    """Loads a state that the root has whole: each rank takes its slices. Collective.
+
+    Args:
+        optimizer: from ShardedOptimizer.
+        state: on the root what `gather_state`, or `state_dict()` of an optimizer of the class that
+            is not sharded, returned; not read elsewhere.
+        root_rank: the global rank that has the state.
+
+    Raises:
+        TypeError: the optimizer is not sharded.
+        ValueError: on every rank: the state does not fit the parameters, with the first difference;
+            or the root is not in the process set.
+        MydistError: the job failed; see mydist.errors.
+    """
+    sharded, slices = _sharded("scatter_state", optimizer), _sharded_slices(optimizer)
+    _check_root("scatter_state", root_rank, slices)
+    is_root = rank() == root_rank
+    plan: Any = _plan_of(sharded, state) if is_root else None
+    plan = broadcast_object(
+        plan, root_rank, name="scatter_state.plan", process_set=slices.process_set
+    )
+    if isinstance(plan, str):
+        raise ValueError(f"scatter_state: {plan}")
+    own: dict[int, dict[str, Any]] = {}
+    for index, parameter, piece in _entries(sharded):
+        for key, (kind, value) in plan["state"].get(index, {}).items():
+            if kind == _CUT:
+                whole = state["state"][index][key] if is_root and state else torch.empty(0)
+                name = f"scatter_state.{index}.{key}"
+                value = _scattered(whole.to(value), slices, parameter, root_rank, name)
+            else:
+                value = _copied(value)
+            if piece is not None or not slices.has_bucket(parameter):
+                own.setdefault(index, {})[key] = value
+    loaded = {"state": own, "param_groups": plan["param_groups"]}
+    sharded._load_own(loaded)
+
+
+def shards_of(optimizer: ShardedSteps) -> dict[int, dict[str, Any]]:
+    """By number of the parameter, what this rank has of it: name, shape, start and length."""
+    return {
+        index: {
+            "name": piece.name,
+            "shape": list(parameter.shape),
+            "start": piece.place.start,
+            "length": piece.place.length,
+        }
+        for index, parameter, piece in _entries(optimizer)
+        if piece is not None
+    }
+
+
+def loadable(optimizer: ShardedSteps, state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with this rank's slices. Raises ValueError when it has others."""
+    if "shards" in state:
+        _expect_own_slices(state["shards"], shards_of(optimizer))
+        return {key: value for key, value in state.items() if key != "shards"}
+    cut = {}
+    for index, parameter, piece in _entries(optimizer):
+        values = state["state"].get(index)
+        if values is None:
+            continue
+        if piece is not None:
+            cut[index] = cut_state(values, parameter, piece)
+        elif not optimizer._slices.has_bucket(parameter):
+            cut[index] = values
+    return {**state, "state": cut}
+
+
+def _expect_own_slices(saved: Mapping[int, Any], own: Mapping[int, Any]) -> None:
+    for index in sorted({*saved, *own}):
+        before, now = saved.get(index), own.get(index)
+        if before != now:
+            name = (before or now or {})["name"]
+            raise ValueError(
+                f"load_state_dict: the saved slice of '{name}' is {_text(before)}, and this rank "
+                f"owns {_text(now)}. Slices fit the rank, the number of ranks and the model that "
+                "saved them; for others save mydist.gather_state() and load it with "
+                "mydist.scatter_state()"
+            )
+
+
+def _text(shard: Mapping[str, Any] | None) -> str:
+    if shard is None:
+        return "nothing"
+    end = shard["start"] + shard["length"]
+    return f"elements {shard['start']} to {end} of the shape {shard['shape']}"
+
+
+def _entries(optimizer: ShardedSteps) -> list[tuple[int, torch.Tensor, OwnPiece | None]]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return [(i, p, optimizer._slices.piece_of(p)) for i, p in enumerate(parameters)]
+
+
+def _described(
+    key: str, value: Any, parameter: torch.Tensor, piece: OwnPiece | None
+) -> tuple[str, Any]:
+    like = parameter if piece is None else piece.view
+    if is_per_element(key, value, like):
+        return _CUT, value.dtype
+    return "whole", value
+
+
+def _plan_of(optimizer: ShardedSteps, state: Mapping[str, Any] | None) -> Any:
+    """What the other ranks have to know; or a text that says what is wrong with the state."""
+    if not isinstance(state, Mapping) or "state" not in state or "param_groups" not in state:
+        return "the root has no state; expected what gather_state() or state_dict() returned"
+    if "shards" in state:
+        return "the state has the slices of one rank; expected what gather_state() returned"
+    plan: dict[int, dict[str, tuple[str, Any]]] = {}
+    for index, parameter, piece in _entries(optimizer):
+        values = state["state"].get(index, {})
+        plan[index] = {}
+        for key, value in values.items():
+            if optimizer._slices.has_bucket(parameter) and is_per_element(key, value, parameter):
+                plan[index][key] = _CUT, value.dtype
+            elif isinstance(value, torch.Tensor) and value.shape not in (parameter.shape, ()):
+                name = piece.name if piece else optimizer._name_of(parameter)
+                return (
+                    f"the state '{key}' of parameter '{name}' has the shape {list(value.shape)}, "
+                    f"expected {list(parameter.shape)}"
+                )
+            else:
+                plan[index][key] = "whole", value
+    return {"state": plan, "param_groups": state["param_groups"]}
+
+
+def _copied(value: Any) -> Any:
+    """Not to be changed by the next step of the optimizer that it came from."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _scattered(
+    whole: torch.Tensor, slices: Slices, parameter: torch.Tensor, root_rank: int, name: str
+) -> torch.Tensor:
+    lengths = slices.lengths_of(parameter)
+    return scatter(
+        whole.reshape(-1).to(parameter.device),
+        lengths,
+        root_rank,
+        name=name,
+        process_set=slices.process_set,
+    )
+
+
+def _sharded(call: str, optimizer: Any) -> ShardedSteps:
+    if not getattr(optimizer, "_cuts_state", False):
+        raise wrong_type(f"{call}: optimizer", optimizer, "what ShardedOptimizer returned")
+    return cast("ShardedSteps", optimizer)
+
+
+def _sharded_slices(optimizer: Any) -> Slices:
+    return cast(Slices, optimizer._slices)
+
+
+def _check_root(call: str, root_rank: Any, slices: Slices) -> None:
+    ranks = slices.process_set.ranks
+    if check_int(call, "root_rank", root_rank) not in ranks:
+        raise ValueError(f"{call}: root_rank is {root_rank}, expected one of the ranks {ranks}")

@@ -1,0 +1,237 @@
+"""Slices: this rank's pieces of the parameters, as the wrapped optimizer sees them.
+
+A piece is a flat view of a part of one parameter, so what is written to it is in the parameter.
+Nothing here reduces gradients. All calls come from the thread that trains.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...collectives import allgather_async, synchronize
+from ...errors import MydistError
+from ...job.process_set import ProcessSet
+from .layout import Bucket, Piece, plan_buckets
+from .memory import LIVE_BUCKETS
+
+
+@dataclass(eq=False)
+class OwnPiece:
+    """What this rank owns of one parameter."""
+
+    parameter: torch.Tensor
+    name: str
+    bucket: HeldBucket
+    place: Piece
+    view: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.view = self.part_of(self.parameter.detach())
+
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """This piece of a tensor that has the shape of the parameter, as a view where it can be."""
+        start = self.place.start
+        return whole.reshape(-1)[start : start + self.place.length]
+
+    def follow(self) -> None:
+        """Looks at the parameter again: programs may give it other memory."""
+        at = self.parameter.data_ptr() + self.place.start * self.parameter.dtype.itemsize
+        if self.view.data_ptr() != at or self.view.dtype != self.parameter.dtype:
+            self.view = self.part_of(self.parameter.detach())
+
+
+@dataclass(eq=False)
+class HeldBucket:
+    """A bucket with its parameters, in the order of its members, and this rank's pieces of it."""
+
+    plan: Bucket
+    name: str
+    parameters: list[torch.Tensor]
+    own: list[OwnPiece] = field(default_factory=list)
+
+    def members(self) -> Iterator[tuple[torch.Tensor, int, int]]:
+        """Each parameter, where it begins in the bucket, and its number of elements."""
+        at = 0
+        for parameter, (_, count) in zip(self.parameters, self.plan.members, strict=True):
+            yield parameter, at, count
+            at += count
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether any parameter takes part. Frozen ones are the same on all ranks."""
+        return any(parameter.requires_grad for parameter in self.parameters)
+
+
+class Slices:
+    """The buckets of an optimizer, and which part of each this rank owns."""
+
+    def __init__(self, process_set: ProcessSet) -> None:
+        self.process_set = process_set
+        self.size, self.rank = process_set.size(), process_set.rank()
+        self.buckets: list[HeldBucket] = []
+        self._known: set[int] = set()  # id() of the parameters that have been laid out.
+        self._pieces: dict[int, OwnPiece] = {}  # By id() of the parameter.
+        self._places: dict[int, tuple[HeldBucket, int]] = {}  # And its number in the bucket's plan.
+
+    def lay_out(self, named: Iterable[tuple[torch.Tensor, str]]) -> list[torch.Tensor]:
+        """Gives a bucket to each trained parameter that has none; returns those, in order.
+
+        Frozen parameters get one when they are thawed: until then they cost nothing.
+        """
+        new = [(p, name) for p, name in named if p.requires_grad and id(p) not in self._known]
+        sizes = [(index, p.dtype, p.numel()) for index, (p, _) in enumerate(new)]
+        for plan in plan_buckets(sizes, self.size):
+            members = [new[index] for index, _ in plan.members]
+            bucket = HeldBucket(plan, members[0][1], [parameter for parameter, _ in members])
+            for index, _ in plan.members:
+                self._places[id(new[index][0])] = bucket, index
+            for place in plan.pieces(self.rank):
+                piece = OwnPiece(*new[place.index], bucket, place)
+                bucket.own.append(piece)
+                self._pieces[id(piece.parameter)] = piece
+            self.buckets.append(bucket)
+        parameters = [parameter for parameter, _ in new]
+        self._known.update(map(id, parameters))
+        return parameters
+
+    def piece_of(self, parameter: torch.Tensor) -> OwnPiece | None:
+        """None: this rank owns nothing of it."""
+        return self._pieces.get(id(parameter))
+
+    def has_bucket(self, parameter: torch.Tensor) -> bool:
+        """Not if it is empty, or has always been frozen."""
+        return id(parameter) in self._places
+
+    def lengths_of(self, parameter: torch.Tensor) -> list[int]:
+        """How many elements of a parameter that has a bucket each rank owns."""
+        bucket, index = self._places[id(parameter)]
+        return [
+            sum(piece.length for piece in bucket.plan.pieces(rank) if piece.index == index)
+            for rank in range(self.size)
+        ]
+
+    def pieces(self) -> Iterator[OwnPiece]:
+        """All of this rank."""
+        return iter(self._pieces.values())
+
+    @contextmanager
+    def in_place_of_parameters(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Within this context the optimizer has pieces as parameters, and their state."""
+        groups, state = optimizer.param_groups, optimizer.state
+        whole = [group["params"] for group in groups]
+        of_pieces: defaultdict[Any, Any] = defaultdict(dict)
+        of_pieces.update({key: v for key, v in state.items() if not isinstance(key, torch.Tensor)})
+        for piece in self.pieces():
+            if piece.parameter in state:
+                of_pieces[piece.view] = state[piece.parameter]
+        try:
+            for group, parameters in zip(groups, whole, strict=True):
+                found = map(self.piece_of, parameters)
+                group["params"] = [piece.view for piece in found if piece is not None]
+            optimizer.state = of_pieces
+            yield
+        finally:
+            optimizer.state = state
+            for group, parameters in zip(groups, whole, strict=True):
+                group["params"] = parameters
+            for piece in self.pieces():
+                if piece.view in of_pieces:
+                    state[piece.parameter] = of_pieces.pop(piece.view)
+            state.update(of_pieces)
+
+    def share_parameters(self) -> None:
+        """Every rank gets the pieces of all others. Collective; blocks."""
+
+        def own(bucket: HeldBucket) -> torch.Tensor:
+            slice_ = empty_slice(bucket)
+            for piece in bucket.own:
+                start = piece.place.offset
+                slice_[start : start + piece.place.length].copy_(piece.view)
+            return slice_
+
+        def take(bucket: HeldBucket, whole: torch.Tensor) -> None:
+            for parameter, start, count in bucket.members():
+                flat = parameter.detach().view(-1)
+                flat.copy_(whole[start : start + count])
+
+        if self.size > 1:
+            self.gather("parameters", own, take)
+
+    @torch.no_grad()
+    def gather(
+        self,
+        what: str,
+        own: Callable[[HeldBucket], torch.Tensor],
+        take: Callable[[HeldBucket, torch.Tensor], None],
+    ) -> None:
+        """`take` gets each trained bucket whole, made of the slices that `own` gives on each rank.
+
+        Raises MydistError when a rank has left the training by join().
+        """
+        flights: deque[tuple[HeldBucket, int]] = deque()
+
+        def land() -> None:
+            bucket, handle = flights.popleft()
+            whole = synchronize(handle)
+            expect_all_slices(bucket, whole)
+            take(bucket, whole)
+
+        for bucket in self.buckets:
+            if not bucket.is_trained:
+                continue
+            if len(flights) == LIVE_BUCKETS:
+                land()
+            name = f"sharded.{what}.{bucket.name}"
+            handle = allgather_async(own(bucket), name=name, process_set=self.process_set)
+            flights.append((bucket, handle))
+        while flights:
+            land()
+
+
+def empty_slice(bucket: HeldBucket) -> torch.Tensor:
+    """Memory for one slice of the bucket, shape (slice_length,)."""
+    device = bucket.parameters[0].device
+    return torch.empty(bucket.plan.slice_length, dtype=bucket.plan.dtype, device=device)
+
+
+def expect_all_slices(bucket: HeldBucket, whole: torch.Tensor) -> None:
+    """Raises MydistError when a slice is missing."""
+    expected = bucket.plan.slice_length * bucket.plan.ranks
+    if whole.numel() != expected:
+        missing = (expected - whole.numel()) // bucket.plan.slice_length
+        raise MydistError(
+            f"{missing} of {bucket.plan.ranks} ranks called join(), and nobody updates their "
+            f"slices of the parameters any more (bucket of '{bucket.name}'). A sharded optimizer "
+            "needs the same number of steps on every rank: use a sampler with drop_last=True"
+        )
+
+
+def cut_state(
+    values: Mapping[str, Any], parameter: torch.Tensor, piece: OwnPiece
+) -> dict[str, Any]:
+    """The state of a whole parameter, as its piece has it. Raises ValueError for other shapes."""
+    cut = {}
+    for key, value in values.items():
+        if not is_per_element(key, value, parameter):
+            if isinstance(value, torch.Tensor) and value.numel() > 1:
+                raise ValueError(
+                    f"the state '{key}' of parameter '{piece.name}' has the shape "
+                    f"{list(value.shape)}, expected {list(parameter.shape)} or one number: "
+                    "the optimizer does not treat each element alone, so it cannot be sharded"
+                )
+            cut[key] = value
+            continue
+        # A copy: a view would keep the whole alive.
+        cut[key] = piece.part_of(value.detach()).clone()
+    return cut
+
+
+def is_per_element(key: str, value: Any, parameter: torch.Tensor) -> bool:
+    """Whether this state has a number for each element. A count of steps has none."""
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and key != "step"

@@ -1,0 +1,233 @@
+"""The methods that a sharded optimizer has in front of those of its own class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..distributed_steps import DistributedSteps
+from ..distribution import Distribution
+from . import clipping, fused
+from .gradients import ShardedGradients
+from .memory import MemoryUse, bucket_bytes
+from .sharded_state import loadable, shards_of
+from .slices import OwnPiece, Slices, cut_state
+
+
+@dataclass(kw_only=True)
+class ShardedDistribution(Distribution):
+    """What a sharded optimizer knows besides."""
+
+    slices: Slices
+    stage: int = 1
+
+    def register(
+        self, optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[torch.Tensor]] = ()
+    ) -> None:
+        """Hooks all parameters, and cuts the new ones and the state that they have."""
+        super().register(optimizer, groups)
+        self.lay_out(optimizer)
+
+    def lay_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """Cuts parameters that are trained since, and their state."""
+        for parameter in self.slices.lay_out(self.names.of(optimizer)):
+            whole = optimizer.state.pop(parameter, None)
+            piece = self.slices.piece_of(parameter)
+            if whole and piece is not None:
+                optimizer.state[parameter] = cut_state(whole, parameter, piece)
+
+    def expect_replaceable(self) -> None:
+        """Raises ValueError: another wrapper would take slices for whole state."""
+        raise ValueError(
+            "the optimizer is wrapped by ShardedOptimizer already, and its state is cut into "
+            "slices. Take the whole state with mydist.gather_state() and load it into a new "
+            "optimizer"
+        )
+
+
+class ShardedSteps(DistributedSteps):
+    """Of both stages. Never instantiated."""
+
+    _distribution: ShardedDistribution
+    _may_scale = False  # A fused optimizer would not see what other ranks found.
+    _cuts_state = True
+
+    @property
+    def _slices(self) -> Slices:
+        return self._distribution.slices
+
+    def _inner_step(self, closure: Callable[[], Any] | None, kwargs: dict[str, Any]) -> Any:
+        # Not inside the class's own step: there the optimizer has pieces in place of parameters.
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        _hooked_update(self, **kwargs)
+        return loss
+
+    def _update_pieces(self, **kwargs: Any) -> None:
+        pieces = self._pieces_with_gradients()
+        with self._slices.in_place_of_parameters(self):
+            if fused.takes(self):
+                fused.step(self)
+            else:
+                # The unhooked step: users' hooks see parameters, and run once.
+                step = super(DistributedSteps, type(self)).step
+                getattr(step, "__wrapped__", step)(self, **kwargs)
+        for piece in pieces:
+            piece.view.grad = None
+        self._slices.share_parameters()
+
+    def _pieces_with_gradients(self) -> list[OwnPiece]:
+        """All pieces, each with the reduced gradient of its part, or none."""
+        pieces = list(self._slices.pieces())
+        for piece in pieces:
+            piece.follow()
+            piece.view.grad = self._gradient_of(piece)
+        return pieces
+
+    def _gradient_of(self, piece: OwnPiece) -> torch.Tensor | None:
+        gradient = piece.parameter.grad
+        if gradient is None:
+            return None
+        if gradient.is_sparse:
+            raise ValueError(
+                f"the gradient of '{piece.name}' is sparse, which a sharded optimizer cannot cut; "
+                "create the layer with sparse=False"
+            )
+        return piece.part_of(gradient)
+
+    def _synchronize(self) -> None:
+        self._distribution.lay_out(self)
+        super()._synchronize()
+
+    def finish(self) -> None:
+        """Every rank has the whole model after each step; there is nothing to do.
+
+        Raises:
+            ValueError: gradients are being reduced, that is between backward and step().
+        """
+        pending = self._distribution.pending()
+        if pending:
+            raise ValueError(
+                f"finish() was called after backward() and before step(), while the gradient of "
+                f"'{pending[0]}' is being reduced; call it after step()"
+            )
+
+    def memory(self) -> MemoryUse:
+        """Bytes on this rank: see MemoryUse. State counts from the first step on."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        whole = sum(p.numel() * p.dtype.itemsize for p in parameters)
+        state = sum(
+            value.numel() * value.dtype.itemsize
+            for values in self.state.values()
+            for key, value in values.items()
+            if isinstance(value, torch.Tensor) and key != "step"
+        )
+        buckets = [bucket.plan for bucket in self._slices.buckets]
+        live = bucket_bytes(buckets, self._slices.size)
+        if self._distribution.stage == 1:
+            trained = sum(p.numel() * p.dtype.itemsize for p in parameters if p.requires_grad)
+            return MemoryUse(whole, trained, state, live)
+        own = sum(piece.view.numel() * piece.view.dtype.itemsize for piece in self._slices.pieces())
+        held = sum(plan.slice_length * plan.dtype.itemsize for plan in buckets)
+        return MemoryUse(whole, own, state, live, held - own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's slices. Not collective; see `gather_state` for the whole.
+
+        Returns:
+            What the class itself returns, with flat slices as state. `"shards"` has name, shape,
+            start and length of each, by the number of the parameter.
+        """
+        return {**super().state_dict(), "shards": shards_of(self)}
+
+    def _whole_state_dict(self) -> dict[str, Any]:
+        return super().state_dict()
+
+    def _load_own(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+
+    def _name_of(self, parameter: torch.Tensor) -> str:
+        names = self._distribution.names.of(self)
+        return next(name for known, name in names if known is parameter)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes slices as this rank saved them, or the whole state that one process would have.
+
+        Raises:
+            ValueError: the slices are those of another rank, size or model, or the class refuses.
+        """
+        super().load_state_dict(loadable(self, state_dict))
+
+
+def _update_pieces(optimizer: ShardedSteps, **kwargs: Any) -> None:
+    optimizer._update_pieces(**kwargs)
+
+
+# Runs the hooks that users have registered around it, as the class's own step would.
+_hooked_update = torch.optim.Optimizer.profile_hook_step(_update_pieces)
+
+
+class Stage2Steps(ShardedSteps):
+    """Gradients are sharded as well: `.grad` is None from backward to backward."""
+
+    @property
+    def _gradients(self) -> ShardedGradients:
+        path = self._distribution.paths[0]
+        assert isinstance(path, ShardedGradients)
+        return path
+
+    def _gradient_of(self, piece: OwnPiece) -> torch.Tensor | None:
+        return self._gradients.of(piece)
+
+    def _update_pieces(self, **kwargs: Any) -> None:
+        super()._update_pieces(**kwargs)
+        self._gradients.drop()
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> torch.Tensor:
+        """As DistributedOptimizer's: the norm is that of the whole gradients. Collective.
+
+        Raises:
+            ValueError: `norm_type` is not above 0.
+            RuntimeError: with `error_if_nonfinite`, the norm is not finite.
+            Others as `step`.
+        """
+        self._synchronize_if_needed()
+        views = [piece.view for piece in self._pieces_with_gradients()]
+        norm = clipping.joint_norm(views, norm_type, self._slices.process_set)
+        clipping.expect_finite(norm, norm_type, error_if_nonfinite)
+        torch.nn.utils.clip_grads_with_norm_(views, max_norm, norm, foreach)
+        return norm
+
+    @contextmanager
+    def full_grads(self) -> Iterator[None]:
+        """Within this context every `.grad` is whole and reduced, and may be changed. Collective.
+
+        Changes must be the same on all ranks; this rank's slice of them counts. The memory of the
+        whole gradients is needed meanwhile.
+        """
+        self._synchronize_if_needed()
+        self._gradients.show()
+        try:
+            yield
+        finally:
+            self._gradients.hide()
+
+    def _groups_to_unscale(self) -> list[dict[str, Any]]:
+        groups = super()._groups_to_unscale()
+        views = [piece.view for piece in self._pieces_with_gradients()]
+        views = clipping.same_overflow_everywhere(views, self._slices.process_set)
+        if clipping.overflows(views):
+            self._gradients.drop_at_next_backward()
+        return [{**groups[0], "params": views}]
