@@ -178,7 +178,28 @@ void CollectiveCall::CheckOutput(const at::Tensor& input, const at::Tensor& outp
   ThrowIfError(CheckWritable(output, what));
 }
 
-void CollectiveCall::AllocateLate() {
+void CollectiveCall::CheckGiven(std::span<const at::Tensor> given) {
+  if (given.empty()) return;
+  if (given.size() != submissions_.size()) {
+    Refuse("got " + std::to_string(given.size()) + " outputs for " +
+           std::to_string(submissions_.size()) + " inputs, expected one each");
+  }
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string& what = What(submissions_[i].request.name);
+    ThrowIfError(CheckReadable(given[i], what).status());
+    ThrowIfError(CheckWritable(given[i], what));
+    if (!given[i].is_contiguous() || given[i].device() != DeviceOf(submissions_[i]) ||
+        given[i].scalar_type() != ToScalarType(CarrierOf(submissions_[i].request).dtype)) {
+      Refuse(what + ": the output is not contiguous " +
+             DtypeName(ToScalarType(CarrierOf(submissions_[i].request).dtype)) +
+             " where the input is");
+    }
+    NoteWrite(given[i]);
+  }
+}
+
+void CollectiveCall::AllocateLate(std::span<const at::Tensor> given) {
+  CheckGiven(given);
   late_ = std::make_shared<LateOutputs>(submissions_.size());
   for (size_t i = 0; i < submissions_.size(); ++i) {
     Submission& submission = submissions_[i];
@@ -190,7 +211,9 @@ void CollectiveCall::AllocateLate() {
                                       {.dtype = ToScalarType(carrier.dtype),
                                        .device = DeviceOf(submission),
                                        .order = submission.order,
-                                       .numbers_per_element = carrier.count});
+                                       .numbers_per_element = carrier.count,
+                                       .given = given.empty() ? at::Tensor() : given[i]});
+    if (!given.empty()) call_.memory.push_back(given[i]);
   }
 }
 

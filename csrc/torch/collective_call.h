@@ -72,8 +72,9 @@ class CollectiveCall {
   // No tensor at all: a barrier, or a change of the process sets.
   Submission& AddSignal(const std::string& name);
 
-  // The outputs of what has been added are made when the engine knows their shapes.
-  void AllocateLate();
+  // The outputs of what has been added are made when the engine knows their shapes. `given`: memory
+  // for each of them, used where it has the right number of elements; empty: none.
+  void AllocateLate(std::span<const at::Tensor> given = {});
   // wait() gives, after the tensors, the numbers that the engine reports for the last one added.
   void ReceiveNumbers();
 
@@ -86,6 +87,7 @@ class CollectiveCall {
   static void NoteWrite(const at::Tensor& output);
   void AverageTo(Submission& submission, const IntegerAverage& average, const at::Tensor& output);
   void WriteTo(Submission& submission, const at::Tensor& output, at::Tensor dense);
+  void CheckGiven(std::span<const at::Tensor> given);
   void CheckOutput(const at::Tensor& input, const at::Tensor& output, const std::string& name);
   void RefuseOverlappingOutputs();
 

@@ -52,7 +52,7 @@ Handle EnqueueAllreduce(const Tensors& inputs, const std::optional<Tensors>& out
 }
 
 Handle EnqueueAllgather(const Tensors& inputs, const Names& names, const std::string& group,
-                        int process_set) {
+                        int process_set, const Tensors& outputs) {
   constexpr OpKind kOp = OpKind::kAllgather;
   CollectiveCall call({.op = kOp, .group = group, .process_set = process_set}, inputs.size());
   RequireSameLength(kOp, inputs.size(), names.size());
@@ -60,7 +60,7 @@ Handle EnqueueAllgather(const Tensors& inputs, const Names& names, const std::st
     Submission& submission = call.AddInput(inputs[i], names[i]);
     if (inputs[i].dim() == 0) submission.request.shape = Shape({1});
   }
-  call.AllocateLate();
+  call.AllocateLate(outputs);
   return call.Enqueue();
 }
 
@@ -102,7 +102,8 @@ Handle EnqueueAlltoall(const at::Tensor& input, const std::optional<std::vector<
 }
 
 Handle EnqueueReducescatter(const Tensors& inputs, const Names& names, const std::string& group,
-                            int reduce_op, double prescale, double postscale, int process_set) {
+                            int reduce_op, double prescale, double postscale, int process_set,
+                            const Tensors& outputs) {
   constexpr OpKind kOp = OpKind::kReducescatter;
   CollectiveCall call({.op = kOp,
                        .group = group,
@@ -116,7 +117,7 @@ Handle EnqueueReducescatter(const Tensors& inputs, const Names& names, const std
     call.AddInput(inputs[i], names[i]);
     RequireFirstDim(inputs[i], call.What(names[i]));
   }
-  call.AllocateLate();
+  call.AllocateLate(outputs);
   return call.Enqueue();
 }
 
@@ -219,14 +220,14 @@ void BindCollectives(py::module_& module) {
                    arg("names"), arg("group"), arg("reduce_op"), arg("prescale_factor"),
                    arg("postscale_factor"), arg("process_set"), arg("compression") = 0);
   DefineCollective(module, "allgather", &EnqueueAllgather, arg("inputs"), arg("names"),
-                   arg("group"), arg("process_set"));
+                   arg("group"), arg("process_set"), arg("outputs") = Tensors());
   DefineCollective(module, "broadcast", &EnqueueBroadcast, arg("input"), arg("output").none(true),
                    arg("root_rank"), arg("name"), arg("process_set"));
   DefineCollective(module, "alltoall", &EnqueueAlltoall, arg("input"), arg("splits").none(true),
                    arg("name"), arg("process_set"));
   DefineCollective(module, "reducescatter", &EnqueueReducescatter, arg("inputs"), arg("names"),
                    arg("group"), arg("reduce_op"), arg("prescale_factor"), arg("postscale_factor"),
-                   arg("process_set"));
+                   arg("process_set"), arg("outputs") = Tensors());
   DefineCollective(module, "barrier", &EnqueueBarrier, arg("name"), arg("process_set"));
   module.def("tell_refusal", &TellRefusal, arg("name"), arg("group"), arg("process_set"),
              arg("ends"));

@@ -264,6 +264,11 @@ OutputAllocator AllocatorOf(std::shared_ptr<LateOutputs> late, size_t index, Lat
       return EmptyForResult(traits.device, made, traits.dtype, traits.order);
     };
     const int64_t numbers = traits.numbers_per_element;
+    const at::Tensor& given = traits.given;
+    if (given.defined() && numbers == 1 && shape.ElementCount().value_or(-1) == given.numel()) {
+      late->tensors[index] = given;
+      return given.mutable_data_ptr();
+    }
     MYDIST_ASSIGN_OR_RETURN(late->tensors[index],
                             numbers == 1 ? make(shape) : make(WithLastDim(shape, numbers)));
     return late->tensors[index].mutable_data_ptr();

@@ -66,6 +66,7 @@ struct LateTraits {
   at::Device device;
   OrderPointer order;
   int64_t numbers_per_element = 1;
+  at::Tensor given{};  // Where it goes if it has as many elements; undefined: to new memory.
 };
 
 // Makes tensor `index` of `late` when the engine asks for its memory. Runs without the GIL on

@@ -82,7 +82,11 @@ def enqueue_allreduce(
     compression: int = 0,  # As what float32 travels: 1 float16, 2 bfloat16.
 ) -> int: ...
 def enqueue_allgather(
-    inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int
+    inputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    group: str,
+    process_set: int,
+    outputs: Sequence[torch.Tensor] = (),  # Used where they have as many elements as the results.
 ) -> int: ...
 def enqueue_broadcast(
     input: torch.Tensor,
@@ -102,6 +106,7 @@ def enqueue_reducescatter(
     prescale_factor: float,
     postscale_factor: float,
     process_set: int,
+    outputs: Sequence[torch.Tensor] = (),
 ) -> int: ...
 def enqueue_reduce(
     input: torch.Tensor,
@@ -127,7 +132,11 @@ def enqueue_send_receive(
 def enqueue_join() -> int: ...
 def allreduce(*arguments: Any) -> list[torch.Tensor]: ...
 def allgather(
-    inputs: Sequence[torch.Tensor], names: Sequence[str], group: str, process_set: int
+    inputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    group: str,
+    process_set: int,
+    outputs: Sequence[torch.Tensor] = (),
 ) -> list[torch.Tensor]: ...
 def send_receive(
     tensor: torch.Tensor, source: int, destination: int, name: str, process_set: int
@@ -148,6 +157,9 @@ def wait(handle: int) -> list[torch.Tensor]:
 # from such a sum the average, truncated toward zero. `sum` is used up.
 def carry_integers(tensor: torch.Tensor) -> torch.Tensor: ...
 def average_integers(sum: torch.Tensor, dtype: torch.dtype, divisor: int) -> torch.Tensor: ...
+
+# Bytes on the CPU that collectives of this host read where they lie, if there is such a place.
+def empty_in_reach(bytes: int) -> torch.Tensor: ...
 
 # AdamW in place on contiguous float32 tensors of the CPU, all of one length. `step` counts from 1.
 def adamw_(

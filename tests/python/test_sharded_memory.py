@@ -48,6 +48,13 @@ def test_buckets_run_against_registration_one_dtype_each() -> None:
     assert members == [((3, 200), (2, 900)), ((1, 50),), ((0, 100),)]
 
 
+def test_a_bucket_has_a_sixteenth_of_the_parameters_within_bounds() -> None:
+    for count, expected in ((1 << 10, 1), (1 << 20, 4), (16 << 20, 16), (1 << 30, 128)):
+        # Two hundred and fifty-six parameters that fit evenly.
+        buckets = plan_buckets(sizes(*[count // 256] * 256), 2)
+        assert len(buckets) == expected, count
+
+
 def stack(dtype: torch.dtype, width: int = 1 << 10, layers: int = 4) -> torch.nn.Module:
     with torch.device("meta"):
         return torch.nn.Sequential(
@@ -81,10 +88,10 @@ def test_bytes_are_those_of_the_formulas(size: int) -> None:
 def test_buckets_and_units_are_counted() -> None:
     model = stack(torch.float32)
     plan = md.memory_plan(model, 2, 2, AdamW)
-    # A layer has 4 MiB, so two fit into a bucket; stage 3 has two layers gathered.
-    assert plan.stages[2].buckets == 2 * (8 << 20)
+    # A layer has 4 MiB, more than a sixteenth of all: a bucket each. Stage 3 gathers two layers.
+    assert plan.stages[2].buckets == 3 * (4 << 20)
     assert plan.stages[3].buckets == 2 * (4 << 20)
-    assert plan.stages[1].buckets == plan.stages[2].buckets
+    assert plan.stages[1].buckets == 4 << 20
     assert plan.stages[0].buckets == 0
 
 

@@ -445,6 +445,7 @@ void GradientReducer::RemoveHook(Parameter& parameter) noexcept {
 }
 
 void BindGradientReducer(py::module_& module) {
+  module.def("empty_in_reach", &EmptyInReach, py::arg("bytes"));
   py::class_<GradientHook>(module, "GradientHook").def("__call__", &GradientHook::operator());
   py::class_<GradientReducer, std::shared_ptr<GradientReducer>>(module, "GradientReducer")
       .def(py::init(&MakeReducer), py::arg("reduce_op"), py::arg("prescale_factor"),

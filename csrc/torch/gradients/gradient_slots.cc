@@ -72,6 +72,14 @@ c10::Storage StorageOver(const std::shared_ptr<void>& memory, void* place, int64
 
 }  // namespace
 
+at::Tensor EmptyInReach(int64_t bytes) {
+  at::Tensor tensor = EmptyOn(at::kCPU, {0}, at::kByte);
+  if (bytes == 0) return tensor;
+  const std::shared_ptr<void> memory = AllocateOnHost(bytes);
+  tensor.set_(StorageOver(memory, memory.get(), bytes, at::kCPU), 0, {bytes});
+  return tensor;
+}
+
 void GradientSlots::Add(std::span<const Extent> extents) {
   using Kind = std::pair<int32_t, at::ScalarType>;  // Of elements that lie together.
   struct Region {

@@ -59,6 +59,10 @@ class GradientSlots {
   int64_t bytes_ = 0;
 };
 
+// A tensor of this many bytes on the CPU, where the other ranks of this host can reach it if there
+// is such a place: collectives read it where it lies. Throws when there is no memory.
+at::Tensor EmptyInReach(int64_t bytes);
+
 // Whether the tensor object may be given other memory: it is an ordinary one, and nobody else looks
 // at what it has. `is_fresh`: autograd has made it, so nobody can have meant to.
 bool CanMove(const at::Tensor& tensor, bool is_fresh);

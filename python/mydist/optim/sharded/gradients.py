@@ -2,24 +2,23 @@
 
 It has the methods that an optimizer calls of its path (see gradient_path.py). All ranks reduce the
 same buckets in the same order, in as many rounds. A bucket leaves when this rank has all gradients
-that it expects. A rank may so wait for an older bucket inside backward: the oldest one that anybody
-waits for has been started, or will be, by a rank that waits for nothing.
+that it expects, and the one before has arrived. A rank may so wait inside backward: the oldest
+bucket that anybody waits for has been started, or will be, by a rank that waits for nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ...collectives import allreduce, reducescatter_async, synchronize
+from ... import _C
+from ...collectives import allreduce
 from ...collectives.compression import Compression
 from ...reduce_op import Max
 from ..gradient_path import ReductionOptions
-from .memory import LIVE_BUCKETS
 from .slices import HeldBucket, OwnPiece, Slices
 
 SHARD, FULL = "shard", "full"
@@ -33,6 +32,14 @@ class _Gradient:
     is_idle: bool = False  # No backward came to it in the last step.
     is_given: bool = False  # Since the gradients were used, there has been one on this rank.
     hook: Any = None
+
+
+@dataclass
+class _Flight:
+    bucket: HeldBucket
+    memory: torch.Tensor  # Of the whole bucket.
+    handle: int
+    context: Any  # Of the compression.
 
 
 class ShardedGradients:
@@ -57,8 +64,8 @@ class ShardedGradients:
         self._touched = self._drops = False
         self._gradients: dict[int, _Gradient] = {}  # By id() of the parameter.
         self._shards: dict[HeldBucket, torch.Tensor] = {}
-        self._flights: deque[tuple[HeldBucket, torch.Tensor, int]] = deque()
-        self._spare: list[torch.Tensor] = []  # Memory of buckets that have landed.
+        self._filled: set[HeldBucket] = set()  # Whose shard has a gradient.
+        self._flight: _Flight | None = None
         self._round = self._next = 0  # The bucket that leaves next.
 
     def add_parameter(
@@ -74,9 +81,9 @@ class ShardedGradients:
 
     def of(self, piece: OwnPiece) -> torch.Tensor | None:
         """The reduced gradient of a piece; None for a frozen parameter, and before synchronize."""
-        shard = self._shards.get(piece.bucket)
-        if shard is None or not piece.parameter.requires_grad:
+        if piece.bucket not in self._filled or not piece.parameter.requires_grad:
             return None
+        shard = self._shards[piece.bucket]
         # Alone, an unused parameter stays without a gradient, as torch leaves it.
         if self._slices.size == 1 and not self._gradients[id(piece.parameter)].is_given:
             return None
@@ -86,11 +93,11 @@ class ShardedGradients:
         self._begin()
         while self._round < self._rounds():
             self._reduce_next()
-        self._land_all()
+        self._land()
         if self._anybody_has_more():
             for bucket in self._trained():
                 self._reduce(bucket)
-            self._land_all()
+            self._land()
         if any(gradient.passes for gradient in self._gradients.values()):
             for gradient in self._gradients.values():
                 gradient.is_idle = gradient.passes == 0
@@ -99,7 +106,6 @@ class ShardedGradients:
                 gradient.parameter.grad = None
         self._forget()
         self._touched = False
-        self._spare.clear()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         self._passes = passes
@@ -120,14 +126,16 @@ class ShardedGradients:
     def remove(self) -> None:
         for gradient in self._gradients.values():
             gradient.hook.remove()
-        while self._flights:
-            synchronize(self._flights.popleft()[2])  # Other ranks wait for it.
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            _C.wait(flight.handle)  # Other ranks wait for it.
         self._gradients.clear()
         self._shards.clear()
+        self._filled.clear()
 
     def drop(self) -> None:
         """The gradients have been used; the next backward starts from zero."""
-        self._shards.clear()
+        self._filled.clear()
         self._drops = False
         for gradient in self._gradients.values():
             gradient.is_given = False
@@ -146,7 +154,10 @@ class ShardedGradients:
                     part = whole[start : start + count].clone()
                     parameter.grad = part.view(parameter.shape)
 
-        self._slices.gather("gradients", lambda bucket: self._shards[bucket], take)
+        def write(bucket: HeldBucket, own: torch.Tensor) -> None:
+            own.copy_(self._shards[bucket])
+
+        self._slices.gather("gradients", write, take)
 
     @torch.no_grad()
     def hide(self) -> None:
@@ -223,10 +234,7 @@ class ShardedGradients:
     def _reduce(self, bucket: HeldBucket) -> None:
         """Starts it. What its parameters have in `.grad` is taken from them."""
         self._check()
-        while len(self._flights) >= LIVE_BUCKETS or any(bucket is b for b, _, _ in self._flights):
-            self._land()
-        memory = self._take_memory(bucket)
-        whole = memory[: bucket.plan.slice_length * bucket.plan.ranks]
+        whole = self._slices.memory.take(bucket.plan, bucket.parameters[0].device)
         for parameter, start, count in bucket.members():
             part = whole[start : start + count]
             if parameter.grad is None or not parameter.requires_grad:
@@ -236,37 +244,41 @@ class ShardedGradients:
                 parameter.grad = None
                 self._gradients[id(parameter)].is_given = True
         whole[bucket.plan.length :].zero_()
-        handle = reducescatter_async(
-            whole,
-            name=f"sharded.gradients.{bucket.name}",
-            op=self._options.op,
-            process_set=self._options.process_set,
-            compression=self._compression,
+        # One at a time: the engine would copy two of them into one.
+        self._land()
+        travels, context = self._compression.compress(whole)
+        own = self._shards.get(bucket)
+        if own is None:
+            own = self._shards[bucket] = torch.empty_like(bucket.slice_of(whole, 0))
+        # Straight to its place, unless there is something to add it to.
+        is_direct = bucket not in self._filled and travels is whole
+        handle = _C.enqueue_reducescatter(
+            [travels],
+            [f"sharded.gradients.{bucket.name}"],
+            "",
+            int(self._options.op),
+            1.0,
+            1.0,
+            self._options.process_set.process_set_id,
+            [own] if is_direct else [],
         )
-        self._flights.append((bucket, memory, handle))
-
-    def _take_memory(self, bucket: HeldBucket) -> torch.Tensor:
-        device, dtype = bucket.parameters[0].device, bucket.plan.dtype
-        for index, memory in enumerate(self._spare):
-            if memory.dtype == dtype and memory.device == device:
-                return self._spare.pop(index)
-        like = [b.plan for b in self._slices.buckets if b.plan.dtype == dtype]
-        longest = max(plan.slice_length * plan.ranks for plan in like)
-        return torch.empty(longest, dtype=dtype, device=device)
+        self._flight = _Flight(bucket, whole, handle, context)
 
     def _land(self) -> None:
-        bucket, memory, handle = self._flights.popleft()
-        own = synchronize(handle)
-        self._spare.append(memory)
-        earlier = self._shards.get(bucket)
-        if earlier is None:
-            self._shards[bucket] = own
-        else:
-            earlier.add_(own)
-
-    def _land_all(self) -> None:
-        while self._flights:
-            self._land()
+        """Waits for the bucket that is in flight, if there is one."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        (reduced,) = _C.wait(flight.handle)
+        own = self._shards[flight.bucket]
+        self._slices.memory.give_back(flight.memory)
+        if reduced is not own:
+            reduced = self._compression.decompress(reduced, flight.context)
+            if flight.bucket in self._filled:
+                own.add_(reduced)
+            else:
+                own.copy_(reduced)
+        self._filled.add(flight.bucket)
 
     def _anybody_has_more(self) -> bool:
         """Whether a gradient came after its bucket had left, on any rank. Collective."""

@@ -13,7 +13,10 @@ import torch
 
 # Slices begin on a line of the processor's cache.
 LINE_BYTES = 64
-BUCKET_BYTES = 8 << 20
+# A bucket costs a meeting of the ranks, and memory: two of them are in flight. So they have a
+# sixteenth of the parameters each, within these bounds.
+LEAST_BUCKET_BYTES = 1 << 20
+MOST_BUCKET_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,16 @@ class Bucket:
 
 
 def plan_buckets(
-    sizes: Sequence[tuple[int, torch.dtype, int]], ranks: int, most_bytes: int = BUCKET_BYTES
+    sizes: Sequence[tuple[int, torch.dtype, int]], ranks: int, most_bytes: int | None = None
 ) -> list[Bucket]:
     """Buckets of these parameters (index, dtype, number of elements), in reverse order.
 
     Backward goes through parameters against the order in which they were made. A bucket has at most
     `most_bytes`, or one parameter. Empty parameters have no bucket.
     """
+    if most_bytes is None:
+        total = sum(dtype.itemsize * count for _, dtype, count in sizes)
+        most_bytes = min(max(total // 16, LEAST_BUCKET_BYTES), MOST_BUCKET_BYTES)
     buckets: list[Bucket] = []
     open_members: dict[torch.dtype, list[tuple[int, int]]] = {}
 

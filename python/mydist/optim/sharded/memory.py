@@ -21,7 +21,6 @@ from .units import units_of
 __all__ = ["MemoryPlan", "MemoryUse", "memory_plan"]
 
 _COLUMNS = ("parameters", "gradients", "optimizer", "buckets", "padding", "total")
-LIVE_BUCKETS = 2
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,8 @@ class MemoryUse:
         parameters: as the model has them.
         gradients: that last until the step.
         optimizer: its state, with a copy of the parameters in another dtype if it has one.
-        buckets: in flight. Stages 1 and 2: two of them. Stage 3: the two largest units, gathered.
+        buckets: stage 1: one, in flight. Stage 2: one in flight, one that is being filled, and the
+            gradients that fill it. Stage 3: the two largest units, gathered.
         padding: slices are equally long and begin on a line of the cache.
     """
 
@@ -145,13 +145,13 @@ class _Counts:
         return MemoryUse(self._whole, _bytes_of(self._trained), states)
 
     def of_stage_1(self) -> MemoryUse:
-        live = bucket_bytes(self._buckets, self._size)
+        live = bucket_bytes(self._buckets, self._size, 1)
         return MemoryUse(self._whole, _bytes_of(self._trained), self._sliced_states(), live)
 
     def of_stage_2(self) -> MemoryUse:
         gradients = sum(owned(b, 0) * b.dtype.itemsize for b in self._buckets)
         padding = sum((b.slice_length - owned(b, 0)) * b.dtype.itemsize for b in self._buckets)
-        live = bucket_bytes(self._buckets, self._size)
+        live = bucket_bytes(self._buckets, self._size, 2)
         return MemoryUse(self._whole, gradients, self._sliced_states(), live, padding)
 
     def of_stage_3(self, units: Iterable[Sequence[torch.Tensor]]) -> MemoryUse:
@@ -172,12 +172,12 @@ def owned(bucket: Bucket, rank: int) -> int:
     return sum(piece.length for piece in bucket.pieces(rank))
 
 
-def bucket_bytes(buckets: Sequence[Bucket], size: int) -> int:
-    """Of the buckets that may be in flight at once. One rank alone has none."""
-    if size == 1:
+def bucket_bytes(buckets: Sequence[Bucket], size: int, stage: int) -> int:
+    """Of the buckets that live at once. One rank alone has none in stage 1."""
+    if size == 1 and stage == 1:
         return 0
     longest = max((b.slice_length * b.ranks * b.dtype.itemsize for b in buckets), default=0)
-    return longest * min(LIVE_BUCKETS, len(buckets))
+    return longest * min(1 if stage == 1 else 3, len(buckets))
 
 
 def _bytes_of(tensors: Iterable[torch.Tensor]) -> int:

@@ -6,7 +6,7 @@ Nothing here reduces gradients. All calls come from the thread that trains.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from ...collectives import allgather_async, synchronize
+from ... import _C
 from ...errors import MydistError
 from ...job.process_set import ProcessSet
+from .bucket_memory import BucketMemory
 from .layout import Bucket, Piece, plan_buckets
-from .memory import LIVE_BUCKETS
 
 
 @dataclass(eq=False)
@@ -62,6 +62,11 @@ class HeldBucket:
             yield parameter, at, count
             at += count
 
+    def slice_of(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
+        """What a rank owns of the whole bucket, as a view."""
+        length = self.plan.slice_length
+        return whole[rank * length : (rank + 1) * length]
+
     @property
     def is_trained(self) -> bool:
         """Whether any parameter takes part. Frozen ones are the same on all ranks."""
@@ -75,6 +80,7 @@ class Slices:
         self.process_set = process_set
         self.size, self.rank = process_set.size(), process_set.rank()
         self.buckets: list[HeldBucket] = []
+        self.memory = BucketMemory()
         self._known: set[int] = set()  # id() of the parameters that have been laid out.
         self._pieces: dict[int, OwnPiece] = {}  # By id() of the parameter.
         self._places: dict[int, tuple[HeldBucket, int]] = {}  # And its number in the bucket's plan.
@@ -96,6 +102,7 @@ class Slices:
                 bucket.own.append(piece)
                 self._pieces[id(piece.parameter)] = piece
             self.buckets.append(bucket)
+            self.memory.foresee(plan)
         parameters = [parameter for parameter, _ in new]
         self._known.update(map(id, parameters))
         return parameters
@@ -148,56 +155,48 @@ class Slices:
     def share_parameters(self) -> None:
         """Every rank gets the pieces of all others. Collective; blocks."""
 
-        def own(bucket: HeldBucket) -> torch.Tensor:
-            slice_ = empty_slice(bucket)
+        def write(bucket: HeldBucket, own: torch.Tensor) -> None:
             for piece in bucket.own:
                 start = piece.place.offset
-                slice_[start : start + piece.place.length].copy_(piece.view)
-            return slice_
+                own[start : start + piece.place.length].copy_(piece.view)
 
         def take(bucket: HeldBucket, whole: torch.Tensor) -> None:
+            length = bucket.plan.slice_length
             for parameter, start, count in bucket.members():
                 flat = parameter.detach().view(-1)
-                flat.copy_(whole[start : start + count])
+                # What this rank owns is there already.
+                before = min(max(self.rank * length - start, 0), count)
+                after = min(max((self.rank + 1) * length - start, 0), count)
+                for begin, end in ((0, before), (after, count)):
+                    flat[begin:end].copy_(whole[start + begin : start + end])
 
         if self.size > 1:
-            self.gather("parameters", own, take)
+            self.gather("parameters", write, take)
 
     @torch.no_grad()
     def gather(
         self,
         what: str,
-        own: Callable[[HeldBucket], torch.Tensor],
+        write: Callable[[HeldBucket, torch.Tensor], None],
         take: Callable[[HeldBucket, torch.Tensor], None],
     ) -> None:
-        """`take` gets each trained bucket whole, made of the slices that `own` gives on each rank.
+        """`take` gets each trained bucket whole, of the slices that each rank's `write` has filled.
 
         Raises MydistError when a rank has left the training by join().
         """
-        flights: deque[tuple[HeldBucket, int]] = deque()
-
-        def land() -> None:
-            bucket, handle = flights.popleft()
-            whole = synchronize(handle)
-            expect_all_slices(bucket, whole)
-            take(bucket, whole)
-
         for bucket in self.buckets:
             if not bucket.is_trained:
                 continue
-            if len(flights) == LIVE_BUCKETS:
-                land()
+            memory = self.memory.take(bucket.plan, bucket.parameters[0].device)
+            own = bucket.slice_of(memory, self.rank)
+            write(bucket, own)
+            # Into the same memory, so that only the slices of others are copied.
             name = f"sharded.{what}.{bucket.name}"
-            handle = allgather_async(own(bucket), name=name, process_set=self.process_set)
-            flights.append((bucket, handle))
-        while flights:
-            land()
-
-
-def empty_slice(bucket: HeldBucket) -> torch.Tensor:
-    """Memory for one slice of the bucket, shape (slice_length,)."""
-    device = bucket.parameters[0].device
-    return torch.empty(bucket.plan.slice_length, dtype=bucket.plan.dtype, device=device)
+            set_id = self.process_set.process_set_id
+            (whole,) = _C.allgather([own], [name], "", set_id, [memory])
+            expect_all_slices(bucket, whole)
+            take(bucket, whole)
+            self.memory.give_back(memory)
 
 
 def expect_all_slices(bucket: HeldBucket, whole: torch.Tensor) -> None:

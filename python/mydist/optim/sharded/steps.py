@@ -129,7 +129,7 @@ class ShardedSteps(DistributedSteps):
             if isinstance(value, torch.Tensor) and key != "step"
         )
         buckets = [bucket.plan for bucket in self._slices.buckets]
-        live = bucket_bytes(buckets, self._slices.size)
+        live = bucket_bytes(buckets, self._slices.size, self._distribution.stage)
         if self._distribution.stage == 1:
             trained = sum(p.numel() * p.dtype.itemsize for p in parameters if p.requires_grad)
             return MemoryUse(whole, trained, state, live)
