@@ -45,6 +45,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "optimizer_views",
         "sharded",
         "sharded_modes",
+        "sharded_checkpoints",
         "lifetimes",
         "forking",
     ),

@@ -30,7 +30,6 @@ from ..errors import MismatchError, MydistError
 from ..job import topology
 from ..job.error_text import check_whole, difference_text, wrong_type
 from ..job.process_set import ProcessSet, global_process_set
-from ..optim.sharded.sharded_state import gather_state
 from ..reduce_op import Max
 from .checkpoint_file import (
     AUTO,
@@ -46,6 +45,7 @@ from .checkpoint_file import (
     write_checkpoint,
 )
 from .rank_states import RankStates
+from .sharded_states import ShardedStates, is_in_files
 from .stop_signal import StopSignal
 
 __all__ = ["Checkpoint"]
@@ -76,6 +76,7 @@ class Checkpoint:
         resume: str | os.PathLike[str] | None = AUTO,
         *,
         on_sigterm: bool = True,
+        sharded: bool = False,
         process_set: ProcessSet = global_process_set,
         **objects: Any,
     ) -> None:
@@ -87,6 +88,9 @@ class Checkpoint:
             resume: see `restore`; None starts afresh.
             on_sigterm: SIGTERM no longer ends the process; it makes `should_stop()` true. The
                 handler that was installed before runs as well. `close()` restores it.
+            sharded: of a sharded optimizer each rank writes its own slices, to a folder that all
+                ranks must see. Without it rank 0 gathers and writes the whole state. Either kind is
+                restored by a job of any size, with or without it.
             process_set: the ranks that share the checkpoints.
             objects: what to save, by name: model=…, optimizer=…, scheduler=…, sampler=… or any
                 other; each with `state_dict()` and `load_state_dict()`. Optimizers may be wrapped.
@@ -105,6 +109,7 @@ class Checkpoint:
         self._objects = _checked_objects(objects)
         self._process_set = process_set
         self._rank_states = RankStates(self._objects, process_set)
+        self._sharded_states = ShardedStates(self._objects, process_set, bool(sharded))
         self._root_rank = process_set.ranks[0]
         self._stop_requested = False
         self._saved_step: int | None = None
@@ -141,17 +146,18 @@ class Checkpoint:
             raise TypeError(f"Checkpoint.save: extras is {type(extras).__name__}, expected a dict")
         random_states = self._gather_random_states(step)
         rank_states = self._rank_states.gather()
-        whole = self._gather_cut_states()
         path = checkpoint_path(self._folder, step)
+        cut_states = self._sharded_states.collect(path)
         failure: Exception | None = None
         if self._is_root():
             try:
-                content = self._content(step, extras or {}, random_states, whole)
+                content = self._content(step, extras or {}, random_states, cut_states)
                 if rank_states:
                     content["rank_states"] = rank_states
                 write_checkpoint(path, content)
                 if self._keep is not None:
                     remove_old_checkpoints(self._folder, step, self._keep)
+                self._sharded_states.saved(path)
             except Exception as error:  # state_dict() is the user's code
                 failure = error
         self._agree(failure, f"saving step {step}")
@@ -261,27 +267,19 @@ class Checkpoint:
             )
         return [states for _, _, states in entries]
 
-    def _gather_cut_states(self) -> dict[str, Any]:
-        """The whole state of each sharded optimizer, on the root."""
-        return {
-            name: gather_state(value, self._root_rank)
-            for name, value in self._objects.items()
-            if getattr(value, "_cuts_state", False)
-        }
-
     def _content(
         self,
         step: int,
         extras: Mapping[str, Any],
         random_states: list[Any],
-        whole: Mapping[str, Any],
+        cut_states: Mapping[str, Any],
     ) -> dict[str, Any]:
-        own = {n: v.state_dict() for n, v in self._objects.items() if n not in whole}
+        own = {n: v.state_dict() for n, v in self._objects.items() if n not in cut_states}
         return {
             "format": FORMAT,
             "version": VERSION,
             "step": step,
-            "objects": {**own, **whole},
+            "objects": {**own, **cut_states},
             "random_states": random_states,
             "extras": dict(extras),
         }
@@ -317,7 +315,11 @@ class Checkpoint:
 
     def _install(self, content: Mapping[str, Any], found: FoundCheckpoint | None) -> None:
         for name, value in self._objects.items():
-            value.load_state_dict(content["objects"][name])
+            state = content["objects"][name]
+            if is_in_files(state):
+                self._sharded_states.load(name, value, state, Path(content["path"]))
+            else:
+                value.load_state_dict(state)
         if self._rank_states:
             self._install_rank_states(content, found)
         elif content.get("rank_state_count") and self._is_root():

@@ -45,12 +45,12 @@ def gather_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> dict[s
     _check_root("gather_state", root_rank, slices)
     own = {
         index: {k: _described(k, v, parameter, piece) for k, v in sharded.state[parameter].items()}
-        for index, parameter, piece in _entries(sharded)
+        for index, parameter, piece in entries_of(sharded)
         if parameter in sharded.state
     }
     everywhere = allgather_object(own, name="gather_state.plan", process_set=slices.process_set)
     state: dict[int, dict[str, Any]] = {}
-    for index, parameter, piece in _entries(sharded):
+    for index, parameter, piece in entries_of(sharded):
         described: dict[str, Any] = next((p[index] for p in everywhere if index in p), {})
         values = sharded.state.get(parameter, {})
         whole = {}
@@ -96,7 +96,7 @@ def scatter_state(
     if isinstance(plan, str):
         raise ValueError(f"scatter_state: {plan}")
     own: dict[int, dict[str, Any]] = {}
-    for index, parameter, piece in _entries(sharded):
+    for index, parameter, piece in entries_of(sharded):
         for key, (kind, value) in plan["state"].get(index, {}).items():
             if kind == _CUT:
                 whole = state["state"][index][key] if is_root and state else torch.empty(0)
@@ -119,7 +119,7 @@ def shards_of(optimizer: ShardedSteps) -> dict[int, dict[str, Any]]:
             "start": piece.place.start,
             "length": piece.place.length,
         }
-        for index, parameter, piece in _entries(optimizer)
+        for index, parameter, piece in entries_of(optimizer)
         if piece is not None
     }
 
@@ -130,7 +130,7 @@ def loadable(optimizer: ShardedSteps, state: Mapping[str, Any]) -> dict[str, Any
         _expect_own_slices(state["shards"], shards_of(optimizer))
         return {key: value for key, value in state.items() if key != "shards"}
     cut = {}
-    for index, parameter, piece in _entries(optimizer):
+    for index, parameter, piece in entries_of(optimizer):
         values = state["state"].get(index)
         if values is None:
             continue
@@ -161,7 +161,7 @@ def _text(shard: Mapping[str, Any] | None) -> str:
     return f"elements {shard['start']} to {end} of the shape {shard['shape']}"
 
 
-def _entries(optimizer: ShardedSteps) -> list[tuple[int, torch.Tensor, OwnPiece | None]]:
+def entries_of(optimizer: ShardedSteps) -> list[tuple[int, torch.Tensor, OwnPiece | None]]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return [(i, p, optimizer._slices.piece_of(p)) for i, p in enumerate(parameters)]
 
@@ -182,7 +182,7 @@ def _plan_of(optimizer: ShardedSteps, state: Mapping[str, Any] | None) -> Any:
     if "shards" in state:
         return "the state has the slices of one rank; expected what gather_state() returned"
     plan: dict[int, dict[str, tuple[str, Any]]] = {}
-    for index, parameter, piece in _entries(optimizer):
+    for index, parameter, piece in entries_of(optimizer):
         values = state["state"].get(index, {})
         plan[index] = {}
         for key, value in values.items():
