@@ -46,6 +46,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sharded",
         "sharded_modes",
         "sharded_checkpoints",
+        "sharded_precision",
         "lifetimes",
         "forking",
     ),

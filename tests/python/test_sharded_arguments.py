@@ -35,6 +35,8 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
         ({"accumulate": "none"}, "accumulate is 'none', expected 'shard' or 'full'"),
         ({"partition": "row"}, "partition is 'row', expected 'element' or None"),
         ({"partition": "parameter"}, "partition='parameter' is not there yet"),
+        ({"master_dtype": torch.int32}, "master_dtype is torch.int32, expected torch.float32"),
+        ({"master_dtype": "float32"}, "master_dtype is 'float32'"),
         ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
         ({"compression": 3}, "compression is 3"),
     ],

@@ -41,6 +41,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     stage: int = 1,
     *,
+    master_dtype: torch.dtype | None = None,
     accumulate: str = SHARD,
     partition: str | None = None,
     compression: type[Compressor] | Compressor = Compression.none,
@@ -61,6 +62,9 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
             all ranks. Default: as for DistributedOptimizer.
         stage: 1: each rank has a slice of the state. 2: and of the gradients; `.grad` is then None
             after backward, but inside `full_grads()`.
+        master_dtype: for parameters of lower precision: the optimizer updates a copy of this rank's
+            slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
+            state is in this dtype, too. A parameter that the program changes counts.
         accumulate: for stage 2 with several backward passes. "shard": each pass is reduced into the
             slice. "full": passes are added up on each rank, which needs whole gradients, and are
             reduced once.
@@ -80,6 +84,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     """
     check_optimizer(optimizer)
     _check_stage(stage)
+    _check_master(master_dtype)
     _check_words(accumulate, partition)
     check_backward_passes(backward_passes_per_step)
     check_compression(compression)
@@ -96,7 +101,8 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         process_set=process_set,
     )
     _warn_if_nothing_is_saved(optimizer, stage)
-    return _wrap(optimizer, stage, options, names, accumulate)
+    slices = Slices(process_set, master_dtype)
+    return _wrap(optimizer, stage, options, names, slices, accumulate)
 
 
 def _wrap(
@@ -104,11 +110,12 @@ def _wrap(
     stage: int,
     options: ReductionOptions,
     names: GradientNames,
+    slices: Slices,
     accumulate: str,
 ) -> torch.optim.Optimizer:
     process_set = options.process_set
-    slices = Slices(process_set)
-    communication = f"ShardedOptimizer(stage={stage}, accumulate={accumulate!r})"
+    settings = f"stage={stage}, accumulate={accumulate!r}, master_dtype={slices.master_dtype}"
+    communication = f"ShardedOptimizer({settings})"
     consistency = ConsistencyCheck(check_interval(), process_set, communication)
     named = list(names.of(optimizer))
     path: Any
@@ -132,6 +139,14 @@ def _check_stage(stage: Any) -> None:
         )
     if stage not in (1, 2):
         raise ValueError(f"ShardedOptimizer: stage is {stage}, expected 1 or 2")
+
+
+def _check_master(dtype: Any) -> None:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(
+            f"ShardedOptimizer: master_dtype is {dtype!r}, expected torch.float32, another "
+            "floating-point dtype, or None"
+        )
 
 
 def _check_words(accumulate: Any, partition: Any) -> None:

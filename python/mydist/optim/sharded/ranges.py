@@ -40,7 +40,7 @@ def own_ranges(optimizer: ShardedSteps) -> Ranges:
         cut: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for key, value in optimizer.state[parameter].items():
-            (cut if is_per_element(key, value, piece.view) else others)[key] = value
+            (cut if is_per_element(key, value, piece.flat) else others)[key] = value
         place = {"start": piece.place.start, "length": piece.place.length}
         ranges[piece.name] = {**place, "cut": cut, "others": others}
     return ranges

@@ -169,7 +169,7 @@ def entries_of(optimizer: ShardedSteps) -> list[tuple[int, torch.Tensor, OwnPiec
 def _described(
     key: str, value: Any, parameter: torch.Tensor, piece: OwnPiece | None
 ) -> tuple[str, Any]:
-    like = parameter if piece is None else piece.view
+    like = parameter if piece is None else piece.flat
     if is_per_element(key, value, like):
         return _CUT, value.dtype
     return "whole", value

@@ -20,19 +20,37 @@ from ...job.process_set import ProcessSet
 from .bucket_memory import BucketMemory
 from .layout import Bucket, Piece, plan_buckets
 
+# The state of a parameter that has a copy in another dtype: this rank's part of the copy.
+MASTER = "master"
+
 
 @dataclass(eq=False)
 class OwnPiece:
-    """What this rank owns of one parameter."""
+    """What this rank owns of one parameter.
+
+    Attributes:
+        flat: the piece, as a view of the parameter.
+        master: a copy of it in another dtype, which the optimizer updates in its place.
+    """
 
     parameter: torch.Tensor
     name: str
     bucket: HeldBucket
     place: Piece
-    view: torch.Tensor = field(init=False)
+    master_dtype: torch.dtype | None = None
+    flat: torch.Tensor = field(init=False)
+    master: torch.Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.view = self.part_of(self.parameter.detach())
+        self.flat = self.part_of(self.parameter.detach())
+        own = self.parameter.dtype
+        if self.master_dtype not in (None, own) and own.is_floating_point:
+            self.master = self.flat.to(self.master_dtype)
+
+    @property
+    def trained(self) -> torch.Tensor:
+        """What the optimizer updates."""
+        return self.flat if self.master is None else self.master
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """This piece of a tensor that has the shape of the parameter, as a view where it can be."""
@@ -40,10 +58,19 @@ class OwnPiece:
         return whole.reshape(-1)[start : start + self.place.length]
 
     def follow(self) -> None:
-        """Looks at the parameter again: programs may give it other memory."""
+        """Looks at the parameter again: programs may give it other memory, or other values."""
         at = self.parameter.data_ptr() + self.place.start * self.parameter.dtype.itemsize
-        if self.view.data_ptr() != at or self.view.dtype != self.parameter.dtype:
-            self.view = self.part_of(self.parameter.detach())
+        if self.flat.data_ptr() != at or self.flat.dtype != self.parameter.dtype:
+            self.flat = self.part_of(self.parameter.detach())
+        if self.master is not None:
+            changed = self.master.to(self.flat.dtype) != self.flat
+            if bool(changed.any()):
+                self.master[changed] = self.flat[changed].to(self.master.dtype)
+
+    def write_back(self) -> None:
+        """The parameter gets what the optimizer has made of the copy."""
+        if self.master is not None:
+            self.flat.copy_(self.master)
 
 
 @dataclass(eq=False)
@@ -76,8 +103,9 @@ class HeldBucket:
 class Slices:
     """The buckets of an optimizer, and which part of each this rank owns."""
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, process_set: ProcessSet, master_dtype: torch.dtype | None = None) -> None:
         self.process_set = process_set
+        self.master_dtype = master_dtype
         self.size, self.rank = process_set.size(), process_set.rank()
         self.buckets: list[HeldBucket] = []
         self.memory = BucketMemory()
@@ -98,7 +126,7 @@ class Slices:
             for index, _ in plan.members:
                 self._places[id(new[index][0])] = bucket, index
             for place in plan.pieces(self.rank):
-                piece = OwnPiece(*new[place.index], bucket, place)
+                piece = OwnPiece(*new[place.index], bucket, place, self.master_dtype)
                 bucket.own.append(piece)
                 self._pieces[id(piece.parameter)] = piece
             self.buckets.append(bucket)
@@ -127,29 +155,42 @@ class Slices:
         """All of this rank."""
         return iter(self._pieces.values())
 
+    def turns(self) -> list[list[OwnPiece]]:
+        """Pieces that are updated together: all, or a bucket at a time, as gradients are cast."""
+        if self.master_dtype is None:
+            return [list(self.pieces())]
+        return [bucket.own for bucket in self.buckets if bucket.own]
+
     @contextmanager
-    def in_place_of_parameters(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Within this context the optimizer has pieces as parameters, and their state."""
+    def in_place_of_parameters(
+        self, optimizer: torch.optim.Optimizer, pieces: list[OwnPiece]
+    ) -> Iterator[None]:
+        """Within this context the optimizer has these pieces as parameters, and their state."""
+        chosen = {id(piece.parameter): piece.trained for piece in pieces}
         groups, state = optimizer.param_groups, optimizer.state
         whole = [group["params"] for group in groups]
         of_pieces: defaultdict[Any, Any] = defaultdict(dict)
         of_pieces.update({key: v for key, v in state.items() if not isinstance(key, torch.Tensor)})
-        for piece in self.pieces():
-            if piece.parameter in state:
-                of_pieces[piece.view] = state[piece.parameter]
+        for piece in pieces:
+            of_piece = state.pop(piece.parameter, {})
+            of_piece.pop(MASTER, None)
+            if of_piece:
+                of_pieces[piece.trained] = of_piece
         try:
             for group, parameters in zip(groups, whole, strict=True):
-                found = map(self.piece_of, parameters)
-                group["params"] = [piece.view for piece in found if piece is not None]
+                group["params"] = [chosen[id(p)] for p in parameters if id(p) in chosen]
             optimizer.state = of_pieces
             yield
         finally:
             optimizer.state = state
             for group, parameters in zip(groups, whole, strict=True):
                 group["params"] = parameters
-            for piece in self.pieces():
-                if piece.view in of_pieces:
-                    state[piece.parameter] = of_pieces.pop(piece.view)
+            for piece in pieces:
+                of_piece = of_pieces.pop(piece.trained, {})
+                if piece.master is not None:
+                    of_piece[MASTER] = piece.master
+                if of_piece:
+                    state[piece.parameter] = of_piece
             state.update(of_pieces)
 
     def share_parameters(self) -> None:
@@ -158,7 +199,7 @@ class Slices:
         def write(bucket: HeldBucket, own: torch.Tensor) -> None:
             for piece in bucket.own:
                 start = piece.place.offset
-                own[start : start + piece.place.length].copy_(piece.view)
+                own[start : start + piece.place.length].copy_(piece.flat)
 
         def take(bucket: HeldBucket, whole: torch.Tensor) -> None:
             length = bucket.plan.slice_length
@@ -227,7 +268,8 @@ def cut_state(
             cut[key] = value
             continue
         # A copy: a view would keep the whole alive.
-        cut[key] = piece.part_of(value.detach()).clone()
+        part = piece.part_of(value.detach()).clone()
+        cut[key] = part if piece.master is None else part.to(piece.master.dtype)
     return cut
 
 

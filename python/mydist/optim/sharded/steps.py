@@ -14,8 +14,8 @@ from ..distribution import Distribution
 from . import clipping, fused
 from .gradients import ShardedGradients
 from .memory import MemoryUse, bucket_bytes
-from .sharded_state import loadable, shards_of
-from .slices import OwnPiece, Slices, cut_state
+from .sharded_state import entries_of, loadable, shards_of
+from .slices import MASTER, OwnPiece, Slices, cut_state
 
 
 @dataclass(kw_only=True)
@@ -37,8 +37,13 @@ class ShardedDistribution(Distribution):
         for parameter in self.slices.lay_out(self.names.of(optimizer)):
             whole = optimizer.state.pop(parameter, None)
             piece = self.slices.piece_of(parameter)
-            if whole and piece is not None:
-                optimizer.state[parameter] = cut_state(whole, parameter, piece)
+            if piece is None:
+                continue
+            own = cut_state(whole or {}, parameter, piece)
+            if piece.master is not None:
+                own[MASTER] = piece.master
+            if own:
+                optimizer.state[parameter] = own
 
     def expect_replaceable(self) -> None:
         """Raises ValueError: another wrapper would take slices for whole state."""
@@ -70,25 +75,25 @@ class ShardedSteps(DistributedSteps):
         return loss
 
     def _update_pieces(self, **kwargs: Any) -> None:
-        pieces = self._pieces_with_gradients()
-        with self._slices.in_place_of_parameters(self):
-            if fused.takes(self):
-                fused.step(self)
-            else:
-                # The unhooked step: users' hooks see parameters, and run once.
-                step = super(DistributedSteps, type(self)).step
-                getattr(step, "__wrapped__", step)(self, **kwargs)
-        for piece in pieces:
-            piece.view.grad = None
+        for pieces in self._slices.turns():
+            for piece in pieces:
+                piece.follow()
+                gradient = self._gradient_of(piece)
+                trained = piece.trained
+                trained.grad = None if gradient is None else gradient.to(trained.dtype)
+            with self._slices.in_place_of_parameters(self, pieces):
+                if fused.takes(self):
+                    fused.step(self)
+                else:
+                    # The unhooked step: users' hooks see parameters, and run once.
+                    step = super(DistributedSteps, type(self)).step
+                    getattr(step, "__wrapped__", step)(self, **kwargs)
+            for piece in pieces:
+                piece.trained.grad = None
+        # Last: an error in the step leaves the parameters as they were.
+        for piece in self._slices.pieces():
+            piece.write_back()
         self._slices.share_parameters()
-
-    def _pieces_with_gradients(self) -> list[OwnPiece]:
-        """All pieces, each with the reduced gradient of its part, or none."""
-        pieces = list(self._slices.pieces())
-        for piece in pieces:
-            piece.follow()
-            piece.view.grad = self._gradient_of(piece)
-        return pieces
 
     def _gradient_of(self, piece: OwnPiece) -> torch.Tensor | None:
         gradient = piece.parameter.grad
@@ -133,7 +138,7 @@ class ShardedSteps(DistributedSteps):
         if self._distribution.stage == 1:
             trained = sum(p.numel() * p.dtype.itemsize for p in parameters if p.requires_grad)
             return MemoryUse(whole, trained, state, live)
-        own = sum(piece.view.numel() * piece.view.dtype.itemsize for piece in self._slices.pieces())
+        own = sum(piece.flat.numel() * piece.flat.dtype.itemsize for piece in self._slices.pieces())
         held = sum(plan.slice_length * plan.dtype.itemsize for plan in buckets)
         return MemoryUse(whole, own, state, live, held - own)
 
@@ -151,6 +156,17 @@ class ShardedSteps(DistributedSteps):
 
     def _load_own(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        for index, parameter, piece in entries_of(self):
+            values = state["state"].get(index)
+            if piece is None or values is None:
+                continue
+            if piece.master is None:
+                self.state[parameter].pop(MASTER, None)
+                continue
+            # torch has cast it to the dtype of the parameter.
+            own = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in values.items()}
+            piece.master.copy_(own.get(MASTER, piece.flat))
+            self.state[parameter] = {**own, MASTER: piece.master}
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         names = self._distribution.names.of(self)
@@ -162,7 +178,7 @@ class ShardedSteps(DistributedSteps):
         Raises:
             ValueError: the slices are those of another rank, size or model, or the class refuses.
         """
-        super().load_state_dict(loadable(self, state_dict))
+        self._load_own(loadable(self, state_dict))
 
 
 def _update_pieces(optimizer: ShardedSteps, **kwargs: Any) -> None:
@@ -185,6 +201,15 @@ class Stage2Steps(ShardedSteps):
     def _gradient_of(self, piece: OwnPiece) -> torch.Tensor | None:
         return self._gradients.of(piece)
 
+    def _views_with_gradients(self) -> list[torch.Tensor]:
+        """This rank's pieces of the parameters, each with the reduced gradient of its part."""
+        views = []
+        for piece in self._slices.pieces():
+            piece.follow()
+            piece.flat.grad = self._gradient_of(piece)
+            views.append(piece.flat)
+        return views
+
     def _update_pieces(self, **kwargs: Any) -> None:
         super()._update_pieces(**kwargs)
         self._gradients.drop()
@@ -204,7 +229,7 @@ class Stage2Steps(ShardedSteps):
             Others as `step`.
         """
         self._synchronize_if_needed()
-        views = [piece.view for piece in self._pieces_with_gradients()]
+        views = self._views_with_gradients()
         norm = clipping.joint_norm(views, norm_type, self._slices.process_set)
         clipping.expect_finite(norm, norm_type, error_if_nonfinite)
         torch.nn.utils.clip_grads_with_norm_(views, max_norm, norm, foreach)
@@ -226,7 +251,7 @@ class Stage2Steps(ShardedSteps):
 
     def _groups_to_unscale(self) -> list[dict[str, Any]]:
         groups = super()._groups_to_unscale()
-        views = [piece.view for piece in self._pieces_with_gradients()]
+        views = self._views_with_gradients()
         views = clipping.same_overflow_everywhere(views, self._slices.process_set)
         if clipping.overflows(views):
             self._gradients.drop_at_next_backward()
