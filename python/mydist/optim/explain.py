@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .. import _C
 from ..ps import job_servers
 from .gradient_path import live_reducers
+from .sharded.slices import live_slices
 from .strategies.run import live_runs
 
 __all__ = ["explain"]
@@ -37,9 +38,9 @@ class Explanation:
 def explain() -> Explanation:
     """What mydist chose for this job on this rank, and why: `print(mydist.explain())`.
 
-    Tells the backend, the data path, what was measured at the start, and for every
-    DistributedOptimizer that has taken a step its buckets, or its strategy. Topics and texts may
-    change between versions.
+    Tells the backend, the data path, what was measured at the start, for every DistributedOptimizer
+    that has taken a step its buckets, or its strategy, and for every ShardedOptimizer its slice.
+    Topics and texts may change between versions.
 
     Raises:
         ValueError: before init().
@@ -53,6 +54,10 @@ def explain() -> Explanation:
     strategies = sorted((run.choice(), run.reason()) for run in live_runs)
     for number, (choice, reason) in enumerate(strategies):
         topic = "communication" if number == 0 else f"communication {number + 1}"
+        facts[topic] = Fact(choice, reason)
+    sharded = sorted(slices.describe() for slices in live_slices)
+    for number, (choice, reason) in enumerate(sharded):
+        topic = "sharding" if number == 0 else f"sharding {number + 1}"
         facts[topic] = Fact(choice, reason)
     facts.update(_servers())
     return Explanation(facts)

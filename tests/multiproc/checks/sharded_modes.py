@@ -289,6 +289,19 @@ def memory_is_that_of_the_formula(stage: int) -> None:
     assert plan.use == use, (plan.use, use)
 
 
+@check()
+def explain_tells_what_is_updated_where() -> None:
+    model = uneven_model()
+    optimizer = sharded(model, 2)
+    own = sum(piece.flat.numel() for piece in optimizer._slices.pieces())
+    whole = sum(p.numel() for p in model.parameters())
+    mine = f"{own} of {whole} parameters are updated here"
+    facts = [fact for topic, fact in md.explain().facts.items() if topic.startswith("sharding")]
+    (fact,) = [fact for fact in facts if fact.choice == mine][:1]
+    assert fact.reason.startswith(f"slice {md.rank()} of {md.size()} of 1 bucket of up to"), fact
+    assert sum(md.allgather_object(own)) == whole
+
+
 @check(min_size=2, cases=BY_STAGE)
 def ranks_of_two_sets_train_apart(stage: int) -> None:
     halves = [md.add_process_set([r for r in range(md.size()) if r % 2 == h]) for h in (0, 1)]

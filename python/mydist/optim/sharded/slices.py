@@ -6,6 +6,7 @@ Nothing here reduces gradients. All calls come from the thread that trains.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from ...errors import MydistError
 from ...job.process_set import ProcessSet
 from .bucket_memory import BucketMemory
 from .layout import Bucket, Piece, plan_buckets
+
+# Those that mydist.explain() tells about.
+live_slices: weakref.WeakSet[Slices] = weakref.WeakSet()
 
 # The state of a parameter that has a copy in another dtype: this rank's part of the copy.
 MASTER = "master"
@@ -109,6 +113,7 @@ class Slices:
         self.size, self.rank = process_set.size(), process_set.rank()
         self.buckets: list[HeldBucket] = []
         self.memory = BucketMemory()
+        live_slices.add(self)
         self._known: set[int] = set()  # id() of the parameters that have been laid out.
         self._pieces: dict[int, OwnPiece] = {}  # By id() of the parameter.
         self._places: dict[int, tuple[HeldBucket, int]] = {}  # And its number in the bucket's plan.
@@ -134,6 +139,18 @@ class Slices:
         parameters = [parameter for parameter, _ in new]
         self._known.update(map(id, parameters))
         return parameters
+
+    def describe(self) -> tuple[str, str]:
+        """What this rank owns, and how it was cut; for mydist.explain()."""
+        plans = [bucket.plan for bucket in self.buckets]
+        whole = sum(plan.length for plan in plans)
+        own = sum(piece.flat.numel() for piece in self.pieces())
+        longest = max((p.slice_length * p.ranks * p.dtype.itemsize for p in plans), default=0)
+        count = "1 bucket" if len(plans) == 1 else f"{len(plans)} buckets"
+        return (
+            f"{own} of {whole} parameters are updated here",
+            f"slice {self.rank} of {self.size} of {count} of up to {longest / (1 << 20):.4g} MiB",
+        )
 
     def piece_of(self, parameter: torch.Tensor) -> OwnPiece | None:
         """None: this rank owns nothing of it."""
