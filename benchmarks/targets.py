@@ -26,6 +26,7 @@ GPU_SLOTS, GPU_SLOTS2 = "gpu-slots", "gpu-slots-2"
 
 SERVERS, SERVERS_TCP = "servers", "servers-tcp"
 SERVER_ROWS, STRAGGLERS = "server-rows", "stragglers"
+SHARDED = "sharded"
 
 K, M = 1 << 10, 1 << 20
 RESNET50_ELEMENTS = 25_557_032
@@ -198,12 +199,21 @@ def _parameter_server() -> Iterable[Target]:
     yield _figure("S7", STRAGGLERS, "share", what, "<= 0.65")
 
 
+def _sharded() -> Iterable[Target]:
+    for peer, goal in (("fused", ">= 1 ×"), ("foreach", ">= 4 ×")):
+        what = f"AdamW of 64 M parameters on one core, against torch's {peer}"
+        yield _figure("Z1", SHARDED, f"{peer}_ratio", what, goal)
+    what = "step of stage 2 with 100 M parameters, of DistributedOptimizer's"
+    yield _figure("Z2", SHARDED, "ratio_stage2", what, "<= 0.85")
+
+
 TARGETS: tuple[Target, ...] = (
     *_core(),
     *_torch_api(),
     *_between_hosts(),
     *_training(),
     *_parameter_server(),
+    *_sharded(),
 )
 
 

@@ -21,6 +21,7 @@ from . import (
     gpu_staging,
     gradients,
     servers,
+    sharded,
     stragglers,
 )
 from .job import Figures, JobArguments, share_the_gpu
@@ -36,6 +37,7 @@ JOBS: dict[str, tuple[Callable[[JobArguments], None] | None, Callable[[JobArgume
     "servers-tcp": (None, servers.measure),
     "server-rows": (None, servers.measure_rows),
     "stragglers": (None, stragglers.measure),
+    "sharded": (None, sharded.measure),
     "gpu-overhead": (None, comparisons.measure_overhead),
     "gpu-slots": (share_the_gpu, gpu_slots.measure),
     "gpu-bucket": (share_the_gpu, gpu_bucket.measure),
