@@ -45,6 +45,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "optimizer_views",
         "sharded",
         "sharded_modes",
+        "sharded_models",
         "sharded_checkpoints",
         "sharded_precision",
         "lifetimes",

@@ -48,15 +48,14 @@ def overflows(views: Sequence[torch.Tensor]) -> bool:
 def same_overflow_everywhere(
     views: Sequence[torch.Tensor], process_set: ProcessSet
 ) -> list[torch.Tensor]:
-    """The views, and one more with an infinite gradient where only another rank overflows.
+    """The views, and one more whose gradient is infinite if any rank overflows, else 0.
 
-    GradScaler skips a step if a gradient that it sees is not finite, and ranks see their slices.
+    GradScaler skips a step if a gradient that it sees is not finite, and ranks see their slices. It
+    wants to see one at least, and a rank may own nothing.
     """
     own = torch.tensor([int(overflows(views))], dtype=torch.int32)
     anywhere = allreduce(own, op=Max, name="sharded.overflow", process_set=process_set)
-    if not int(anywhere) or int(own):
-        return list(views)
     device = views[0].device if views else torch.device("cpu")
     witness = torch.zeros(1, device=device)
-    witness.grad = torch.full((1,), math.inf, device=device)
+    witness.grad = torch.full((1,), math.inf if int(anywhere) else 0.0, device=device)
     return [*views, witness]
