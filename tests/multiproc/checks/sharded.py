@@ -319,3 +319,19 @@ def parameters_may_move_and_groups_may_be_added() -> None:
     train(model, optimizer, range(1, 3))
     train_alone(alone, reference, range(1, 3))
     expect_same(model, alone)
+
+
+@check(min_size=2)
+def an_optimizer_may_go_while_its_gradients_are_in_flight() -> None:
+    for stage in STAGES:
+        model = uneven_model()
+        optimizer = sharded(model, stage)
+        train(model, optimizer, range(1))
+        loss_of(model, md.rank(), 1).backward()
+        del optimizer
+        other, alone = uneven_model(), uneven_model()
+        again, reference = sharded(other, stage), made("AdamW", alone)
+        train(other, again, range(2))
+        train_alone(alone, reference, range(2))
+        expect_same(other, alone)
+        loss_of(model, md.rank(), 1).backward()  # No hook is left.

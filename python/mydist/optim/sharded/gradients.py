@@ -126,9 +126,9 @@ class ShardedGradients:
     def remove(self) -> None:
         for gradient in self._gradients.values():
             gradient.hook.remove()
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            _C.wait(flight.handle)  # Other ranks wait for it.
+        # What is in flight ends by itself and keeps its memory until then. Nobody waits here: other
+        # ranks may never come to it.
+        self._flight = None
         self._gradients.clear()
         self._shards.clear()
         self._filled.clear()
