@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     rows = sorted({target.row for target in (*TARGETS, *GPU_TARGETS)}, key=_order)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", type=lambda text: text.split(","), metavar="ROWS", help=f"of {','.join(rows)}"
+        "--only", type=lambda text: text.split(","), metavar="ROWS", help=f"of {', '.join(rows)}"
     )
     parser.add_argument(
         "--gpu",
