@@ -56,10 +56,12 @@ def check_process_set(call: str, process_set: object) -> int:
 
 
 def set_number(process_set: object) -> int | None:
-    """The number of the set; None when it is none, or this rank is not in it."""
+    """The number of the set; None when this rank is not in it. No set at all stands for the job."""
     try:
         return check_process_set("", process_set)
-    except (TypeError, ValueError):
+    except TypeError:
+        return set_table.GLOBAL
+    except ValueError:
         return None
 
 

@@ -119,10 +119,13 @@ def allgather_object(
             rank itself raises pickle's own error. Or a rank could not rebuild an object, on every
             rank. Or the job failed; see mydist.errors.
     """
-    set_id = check_process_set("allgather_object", process_set)
-    call = _Call(
-        "allgather_object", resolve_name("allgather_object", name or None, set_id), process_set
-    )
+    function = "allgather_object"
+    try:
+        set_id = check_process_set(function, process_set)
+    except Exception as error:
+        note_refusal(error, function, name or None, set_number(process_set))
+        raise
+    call = _Call(function, resolve_name(function, name or None, set_id), process_set)
     for by_value in (False, True):  # As in broadcast_object().
         parcel, failure = _pack(obj, by_value)
         parcels = _gather(parcel, call)

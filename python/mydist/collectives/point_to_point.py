@@ -9,13 +9,14 @@ import torch
 
 from .. import _C
 from ..job import topology
-from ..job.names import AutomaticName, resolve_name, submit
+from ..job.names import AutomaticName, note_refusal, resolve_name, submit
 from ..job.process_set import ProcessSet, global_process_set
 from .arguments import (
     check_int,
     check_process_set,
     check_tensor,
     refuse_in_place_on_gradient,
+    set_number,
 )
 from .handles import first, remember
 
@@ -118,6 +119,43 @@ def _transfer(
 ) -> _Answer:
     """What the function of the binding answers to the call, send or recv."""
     receives = call == "recv"
+    try:
+        checked, set_id = _check(call, receives, tensor, peer, process_set)
+    except Exception as error:
+        _note_refusal(error, receives, peer, name, process_set)
+        raise
+    own = topology.rank()
+    source, destination = (peer, own) if receives else (own, peer)
+    # Names are per pair of ranks, so that a ring may call all its messages the same.
+    route = f"{source}->{destination}"
+    if name is None:
+        full_name = resolve_name(f"send {route}", None, set_id)
+        assert isinstance(full_name, AutomaticName)
+        full_name.ends = (source, destination)
+    else:
+        full_name = f"{resolve_name(call, name)} {route}"
+    return submit(full_name, function, checked, source, destination, full_name, set_id)
+
+
+def _note_refusal(
+    error: Exception, receives: bool, peer: object, name: str | None, process_set: object
+) -> None:
+    """Tells the other end, where the call says which rank that is."""
+    number = set_number(process_set) if topology.is_initialized() else None
+    if number is None or not isinstance(peer, int):
+        return
+    own = topology.rank()
+    members = process_set.ranks if isinstance(process_set, ProcessSet) else range(topology.size())
+    if peer in members and peer != own:
+        source, destination = (peer, own) if receives else (own, peer)
+        call = f"send {source}->{destination}"
+        note_refusal(error, call, name, number, (source, destination))
+
+
+def _check(
+    call: str, receives: bool, tensor: torch.Tensor, peer: int, process_set: ProcessSet
+) -> tuple[torch.Tensor, int]:
+    """The tensor, and the number of the set. Raises ValueError and TypeError."""
     checked = check_tensor(call, tensor)
     if receives:
         refuse_in_place_on_gradient(call, [checked])
@@ -133,13 +171,4 @@ def _transfer(
             f"{call}: rank {other} is not in {process_set!r} with ranks {process_set.ranks}; pass "
             "the global rank of a member"
         )
-    source, destination = (other, own) if receives else (own, other)
-    # Names are per pair of ranks, so that a ring may call all its messages the same.
-    route = f"{source}->{destination}"
-    if name is None:
-        full_name = resolve_name(f"send {route}", None, set_id)
-        assert isinstance(full_name, AutomaticName)
-        full_name.ends = (source, destination)
-    else:
-        full_name = f"{resolve_name(call, name)} {route}"
-    return submit(full_name, function, checked, source, destination, full_name, set_id)
+    return checked, set_id

@@ -44,7 +44,13 @@ def submit(name: str, call: Callable[..., Answer], *arguments: Any) -> Answer:
         raise
 
 
-def note_refusal(error: Exception, call: str, name: object, process_set: int | None) -> None:
+def note_refusal(
+    error: Exception,
+    call: str,
+    name: object,
+    process_set: int | None,
+    ends: Sequence[int] = (),
+) -> None:
     """As `submit` for a call that is refused before it has a name; it uses up a number.
 
     Args:
@@ -52,11 +58,14 @@ def note_refusal(error: Exception, call: str, name: object, process_set: int | N
         call: of which function.
         name: None for a call with an automatic name; of others the ranks that wait tell.
         process_set: the number of the set of the call; None: this rank is in no such set.
+        ends: of a message, the rank that sends it and the one that gets it.
     """
     is_known = name is None and process_set is not None and topology.is_initialized()
     if is_known and not _has_met(error):
         assert process_set is not None
-        _tell_refusal(_automatic(f"{call}.noname", (process_set, call)))
+        refused = _automatic(f"{call}.noname", (process_set, call))
+        refused.ends = ends
+        _tell_refusal(refused)
 
 
 def _has_met(error: Exception) -> bool:

@@ -194,6 +194,13 @@ UNNAMED: dict[str, Callable[[torch.Tensor], Any]] = {
     "sparse": _sparse,
     "no tensor": lambda t: md.allreduce(t if t.is_floating_point() else t.tolist()),
     "no root": lambda t: md.broadcast(t, 0 if t.is_floating_point() else "0"),  # type: ignore[arg-type]
+    "no set": lambda t: md.allreduce(
+        t,
+        process_set=md.global_process_set if t.is_floating_point() else 0,  # type: ignore[arg-type]
+    ),
+    "barrier": lambda t: md.barrier(
+        md.global_process_set if t.is_floating_point() else 0  # type: ignore[arg-type]
+    ),
     "object": lambda t: md.broadcast_object(None, 0 if t.is_floating_point() else 99),
 }
 
