@@ -18,6 +18,11 @@ from mydist.launcher.settings import load_config_file
 __all__ = ["translated"]
 
 _FLAG = "--horovod"
+# A job that starts in a rank of another one has these of that rank.
+_OF_A_RANK = {
+    f"HOROVOD_{name}"
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+}
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,8 @@ def translated(
         for part in _ours(option)
     ]
     with_path = {**environment, "PYTHONPATH": _python_path(environment)}
-    exported = ["PYTHONPATH", *(name for name in environment if name.startswith("HOROVOD_"))]
+    settings = (name for name in environment if name.startswith("HOROVOD_"))
+    exported = ["PYTHONPATH", *(name for name in settings if name not in _OF_A_RANK)]
     passed_on = [part for name in exported for part in ("-x", name)]
     return [*from_files, *found, *passed_on, *command], with_path
 

@@ -170,7 +170,7 @@ def test_programs_find_their_rank_in_horovods_variables() -> None:
     environment = {"MYDIST_RANK": "3", "MYDIST_SIZE": "4", "HOROVOD_SIZE": "9"}
     adopt_launched(environment)
     assert environment["HOROVOD_RANK"] == "3"
-    assert environment["HOROVOD_SIZE"] == "9"
+    assert environment["HOROVOD_SIZE"] == "4"
 
 
 SCRIPT = """

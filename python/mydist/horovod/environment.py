@@ -87,7 +87,7 @@ def adopt_launched(environment: MutableMapping[str, str] = os.environ) -> None:
     """Programs find rank and size in HOROVOD_RANK and the like, where mydistrun sets ours."""
     for name in _OF_A_RANK:
         if f"MYDIST_{name}" in environment:
-            environment.setdefault(f"HOROVOD_{name}", environment[f"MYDIST_{name}"])
+            environment[f"HOROVOD_{name}"] = environment[f"MYDIST_{name}"]
 
 
 def with_import_path(environment: Mapping[str, str]) -> dict[str, str]:

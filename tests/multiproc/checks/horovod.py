@@ -64,6 +64,20 @@ def horovod_arguments_stand_in_its_order() -> None:
 
 
 @check()
+def horovod_results_are_there_once_a_poll_says_so() -> None:
+    begin()
+    tensor = torch.full((3,), float(hvd.rank() + 1))
+    handle = hvd.allreduce_async_(tensor, prescale_factor=0.5, name="one name")
+    other = hvd.allgather_async(torch.ones(1), name="one name")
+    while not hvd.poll(handle):
+        pass
+    assert tensor.tolist() == [0.25 * (hvd.size() + 1)] * 3
+    assert hvd.synchronize(handle) is tensor
+    assert hvd.synchronize(handle) is None
+    assert len(hvd.synchronize(other)) == hvd.size()
+
+
+@check()
 def horovod_handles_are_used_up() -> None:
     begin()
     handle = hvd.allreduce_async(values(hvd.rank(), 5), op=hvd.Sum)

@@ -41,18 +41,28 @@ class _Ops:
 
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_Ops)
 
-# By handle: what to make of what mydist gives.
+# By handle: what to make of what mydist gives; and how calls have ended that were only polled.
 _handle_map: dict[int, Finish] = {}
+_ended: dict[int, Any] = {}
 
 
 def forget_handles() -> None:
     """Called when a job begins."""
     _handle_map.clear()
+    _ended.clear()
 
 
 def poll(handle: int) -> bool:
-    """Whether synchronize(handle) would not wait. ValueError for a handle that is used up."""
-    return handles.poll(handle)
+    """Whether the result is there, scaled and in its place. ValueError for a handle used up."""
+    if handle in _ended:
+        return True
+    if not handles.poll(handle):
+        return False
+    try:
+        _ended[handle] = _finish(handle)
+    except Exception as error:  # For synchronize().
+        _ended[handle] = error
+    return True
 
 
 def synchronize(handle: int) -> Any:
@@ -60,16 +70,26 @@ def synchronize(handle: int) -> Any:
 
     Raises HorovodInternalError when the ranks disagree or the job has failed.
     """
-    finish = _handle_map.get(handle)
-    if finish is None:
-        return None
+    if handle in _ended:
+        result = _ended.pop(handle)
+        if isinstance(result, Exception):
+            raise result
+        return result
+    return _finish(handle) if handle in _handle_map else None
+
+
+def _finish(handle: int) -> Any:
     try:
         result = handles.synchronize(handle)
     except Exception:  # Not KeyboardInterrupt: the call goes on.
         _handle_map.pop(handle, None)
         raise
-    _handle_map.pop(handle, None)
-    return finish(result)
+    return _handle_map.pop(handle)(result)
+
+
+def _named(call: str, name: str | None) -> str | None:
+    """One name may be that of an allreduce and an allgather at once, as in Horovod."""
+    return f"{call}.{name}" if name else name
 
 
 def _remember(handle: int, finish: Finish) -> int:
@@ -110,12 +130,15 @@ class _Scaled:
             if self.op == own_ops.Average:
                 self.op, self._after = own_ops.Sum, after / size
 
-    def inputs(self, tensors: Tensors, in_place: bool) -> list[torch.Tensor]:
+    @property
+    def copies(self) -> bool:
+        """Whether mydist gets other tensors: a refused call leaves those of the program alone."""
+        return self._before != 1.0
+
+    def inputs(self, tensors: Tensors) -> list[torch.Tensor]:
         """What mydist gets."""
         data = [_checked(tensor) for tensor in tensors]
-        if self._before == 1.0:
-            return data
-        return [t.mul_(self._before) if in_place else t.mul(self._before) for t in data]
+        return [tensor.mul(self._before) for tensor in data] if self.copies else data
 
     def outputs(self, tensors: Tensors) -> None:
         """Scales what mydist gives, in place."""
@@ -135,15 +158,16 @@ def _start_allreduce(
 ) -> int:
     own = own_set(process_set)
     scaled = _Scaled(tensors, op, *factors, own.size())
-    given = scaled.inputs(tensors, in_place)
+    given = scaled.inputs(tensors)
+    lies_there = in_place and not scaled.copies
     call = getattr(
-        reductions, f"{'grouped_' if is_group else ''}allreduce_async{'_' if in_place else ''}"
+        reductions, f"{'grouped_' if is_group else ''}allreduce_async{'_' if lies_there else ''}"
     )
 
     def submit() -> int:
         handle: int = call(
             given if is_group else given[0],
-            name=name,
+            name=_named("allreduce", name),
             op=scaled.op,
             prescale_factor=scaled.factors[0],
             postscale_factor=scaled.factors[1],
@@ -152,8 +176,13 @@ def _start_allreduce(
         return handle
 
     def finish(result: Any) -> Any:
-        results = tuple(tensors) if in_place else tuple(result) if is_group else (result,)
+        results = tuple(result) if is_group else (result,)
         scaled.outputs(results)
+        if in_place:
+            if not lies_there:
+                for tensor, value in zip(tensors, results, strict=True):
+                    tensor.data.copy_(value)
+            results = tuple(tensors)
         return results if is_group else results[0]
 
     return _submit(submit, tensors[0], finish)
@@ -244,7 +273,9 @@ def allgather_async(
 ) -> int:
     """A handle of all ranks' tensors, joined along the first dimension."""
     own, given = own_set(process_set), _checked(tensor)
-    return _submit(lambda: moves.allgather_async(given, name, own), tensor, _as_it_is)
+    return _submit(
+        lambda: moves.allgather_async(given, _named("allgather", name), own), tensor, _as_it_is
+    )
 
 
 def grouped_allgather_async(
@@ -252,7 +283,11 @@ def grouped_allgather_async(
 ) -> int:
     """A handle of the allgathers of several tensors, all of them or none; gives a tuple."""
     own, given = own_set(process_set), [_checked(tensor) for tensor in tensors]
-    return _submit(lambda: moves.grouped_allgather_async(given, name, own), tensors[0], tuple)
+    return _submit(
+        lambda: moves.grouped_allgather_async(given, _named("allgather", name), own),
+        tensors[0],
+        tuple,
+    )
 
 
 def broadcast_async(
@@ -263,7 +298,11 @@ def broadcast_async(
 ) -> int:
     """A handle of the root's tensor."""
     own, given = own_set(process_set), _checked(tensor)
-    return _submit(lambda: moves.broadcast_async(given, root_rank, name, own), tensor, _as_it_is)
+    return _submit(
+        lambda: moves.broadcast_async(given, root_rank, _named("broadcast", name), own),
+        tensor,
+        _as_it_is,
+    )
 
 
 def broadcast_async_(
@@ -275,7 +314,9 @@ def broadcast_async_(
     """As broadcast_async, in place."""
     own, given = own_set(process_set), _checked(tensor)
     return _submit(
-        lambda: moves.broadcast_async_(given, root_rank, name, own), tensor, lambda _: tensor
+        lambda: moves.broadcast_async_(given, root_rank, _named("broadcast", name), own),
+        tensor,
+        lambda _: tensor,
     )
 
 
@@ -303,7 +344,9 @@ def alltoall_async(
     def finish(result: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         return result[0], result[1].to(device="cpu", dtype=counts_dtype)
 
-    return _submit(lambda: moves.alltoall_async(given, splits, name, own), tensor, finish)
+    return _submit(
+        lambda: moves.alltoall_async(given, splits, _named("alltoall", name), own), tensor, finish
+    )
 
 
 def _start_reducescatter(
@@ -318,13 +361,13 @@ def _start_reducescatter(
     scaled = _Scaled(tensors, op, *factors, own.size())
     if scaled.op == own_ops.Adasum:
         raise HorovodInternalError("reducescatter: op Adasum works with allreduce only")
-    given = scaled.inputs(tensors, in_place=False)
+    given = scaled.inputs(tensors)
     call = reductions.grouped_reducescatter_async if is_group else reductions.reducescatter_async
     before, after = scaled.factors
 
     def submit() -> int:
         argument: Any = given if is_group else given[0]
-        return call(argument, name, scaled.op, before, after, own)
+        return call(argument, _named("reducescatter", name), scaled.op, before, after, own)
 
     def finish(result: Any) -> Any:
         results = tuple(result) if is_group else (result,)

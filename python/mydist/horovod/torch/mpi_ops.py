@@ -173,7 +173,11 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     adopt_settings()
     forget_handles()
     own_job.init(comm if comm is None or not _is_empty(comm) else None)
-    begin(sets)
+    try:
+        begin(sets)
+    except BaseException:
+        shutdown()
+        raise
 
 
 def _is_empty(comm: Any) -> bool:
