@@ -254,7 +254,7 @@ class ShardedGradients:
         is_direct = bucket not in self._filled and travels is whole
         handle = _C.enqueue_reducescatter(
             [travels],
-            [f"sharded.gradients.{bucket.name}"],
+            [f"sharded.gradients.{self._slices.label}{bucket.name}"],
             "",
             int(self._options.op),
             1.0,

@@ -7,7 +7,7 @@ Nothing here reduces gradients. All calls come from the thread that trains.
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,6 +104,19 @@ class HeldBucket:
         return any(parameter.requires_grad for parameter in self.parameters)
 
 
+_optimizers: Counter[tuple[str, int]] = Counter()  # By their first parameter, and the set.
+
+
+def _label_of(first: str, process_set: int) -> str:
+    """Tells optimizers apart whose parameters have the same names: those of two models, say.
+
+    All ranks make them in one order.
+    """
+    _optimizers[first, process_set] += 1
+    number = _optimizers[first, process_set]
+    return f"{number}." if number > 1 else ""
+
+
 class Slices:
     """The buckets of an optimizer, and which part of each this rank owns."""
 
@@ -113,6 +126,7 @@ class Slices:
         self.size, self.rank = process_set.size(), process_set.rank()
         self.buckets: list[HeldBucket] = []
         self.memory = BucketMemory()
+        self.label = ""  # In the names of collectives; see `_label_of`.
         live_slices.add(self)
         self._known: set[int] = set()  # id() of the parameters that have been laid out.
         self._pieces: dict[int, OwnPiece] = {}  # By id() of the parameter.
@@ -124,6 +138,8 @@ class Slices:
         Frozen parameters get one when they are thawed: until then they cost nothing.
         """
         new = [(p, name) for p, name in named if p.requires_grad and id(p) not in self._known]
+        if new and not self.buckets:
+            self.label = _label_of(new[0][1], self.process_set.process_set_id)
         sizes = [(index, p.dtype, p.numel()) for index, (p, _) in enumerate(new)]
         for plan in plan_buckets(sizes, self.size):
             members = [new[index] for index, _ in plan.members]
@@ -249,7 +265,7 @@ class Slices:
             own = bucket.slice_of(memory, self.rank)
             write(bucket, own)
             # Into the same memory, so that only the slices of others are copied.
-            name = f"sharded.{what}.{bucket.name}"
+            name = f"sharded.{what}.{self.label}{bucket.name}"
             set_id = self.process_set.process_set_id
             (whole,) = _C.allgather([own], [name], "", set_id, [memory])
             expect_all_slices(bucket, whole)
