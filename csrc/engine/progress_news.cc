@@ -34,7 +34,7 @@ ProgressNews::ProgressNews(int rank, int size, shm::ShmPort* shm)
     : rank_(rank), size_(size), shm_(shm), table_(size) {}
 
 void ProgressNews::NoteDone(const Request& last, int64_t run, int64_t wait_us) {
-  if (size_ == 1) return;  // Nobody asks.
+  if (size_ == 1) return;  // No other rank asks.
   wait_us_.store(wait_us, std::memory_order_relaxed);
   shm::DoneLine& line = shm_ != nullptr ? shm_->arena().done_line(shm_->index()) : own_;
   shm::WriteDone(line, static_cast<uint8_t>(last.op), static_cast<uint64_t>(run), last.name);

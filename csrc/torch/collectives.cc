@@ -127,7 +127,7 @@ Handle EnqueueBarrier(const std::string& name, int process_set) {
   return call.Enqueue();
 }
 
-// Other ranks may wait for a call that this one has refused. Nobody here waits for the answer.
+// Other ranks may wait for a call that this rank has refused. This rank waits for no answer.
 void TellRefusal(const std::string& name, const std::string& group, int process_set,
                  const std::vector<int32_t>& ends) {
   const OpKind op = ends.empty() ? OpKind::kBarrier : OpKind::kSendReceive;

@@ -122,7 +122,7 @@ void ProgressTable::Note(const RankProgress& told, TimePoint now) {
   const TimePoint as_of = now - age;
   MutexLock lock(mutex_);
   Entry& entry = entries_[told.rank];
-  // Who has only seen what the rank has completed knows nothing of its waits.
+  // A shared-memory line tells what the rank has completed, and nothing of its waits.
   const double waited = std::max(entry.told.waited, told.waited);
   entry.told.waited = waited;
   if (std::pair(told.turn, as_of) < std::pair(entry.told.turn, entry.as_of)) return;

@@ -85,7 +85,7 @@ def _tell_refusal(name: AutomaticName) -> None:
 
 
 def _tell(name: str, group: str, process_set: int, ends: Sequence[int] = ()) -> None:
-    # A rank that is in no such set, or whose job is over, tells nobody.
+    # The core refuses this outside the set and after the job; then no rank waits for the call.
     with contextlib.suppress(ValueError, TypeError, MydistError):
         _C.tell_refusal(name, group, process_set, ends)
 

@@ -35,7 +35,7 @@ TEST(ProgressNewsTest, ARankWithoutSharedMemoryTellsItsNeighbour) {
       .rank = 1, .operation = "allreduce", .tensor = "b", .number = 2, .age = 0.5, .turn = 2};
   EXPECT_EQ(heard[1], expected);
   first.HearHeartbeat(std::vector<uint8_t>{1, 2, 3}, kTold);
-  EXPECT_EQ(first.All(kTold + milliseconds(500)), heard) << "bytes that nobody can read";
+  EXPECT_EQ(first.All(kTold + milliseconds(500)), heard) << "bytes that are no progress news";
 }
 
 TEST(ProgressNewsTest, HeartbeatsTellOfAllRanksInTurnAndAlwaysOfTheirOwn) {

@@ -37,7 +37,7 @@ class BucketMemory:
         return memory.view(bucket.dtype)[: bucket.slice_length * bucket.ranks]
 
     def give_back(self, whole: torch.Tensor) -> None:
-        """Nobody looks at it any more."""
+        """Takes back memory of take() that is no longer in use."""
         memory = whole.new_empty(0, dtype=torch.uint8).set_(whole.untyped_storage())
         if memory.numel() == self._bytes:
             self._spare.append(memory)

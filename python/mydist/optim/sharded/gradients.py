@@ -126,8 +126,8 @@ class ShardedGradients:
     def remove(self) -> None:
         for gradient in self._gradients.values():
             gradient.hook.remove()
-        # What is in flight ends by itself and keeps its memory until then. Nobody waits here: other
-        # ranks may never come to it.
+        # What is in flight ends by itself and keeps its memory until then. A wait could last for
+        # ever: other ranks may never come to it.
         self._flight = None
         self._gradients.clear()
         self._shards.clear()

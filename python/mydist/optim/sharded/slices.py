@@ -279,8 +279,8 @@ def expect_all_slices(bucket: HeldBucket, whole: torch.Tensor) -> None:
     if whole.numel() != expected:
         missing = (expected - whole.numel()) // bucket.plan.slice_length
         raise MydistError(
-            f"{missing} of {bucket.plan.ranks} ranks called join(), and nobody updates their "
-            f"slices of the parameters any more (bucket of '{bucket.name}'). A sharded optimizer "
+            f"{missing} of {bucket.plan.ranks} ranks called join(), and their slices of "
+            f"the parameters get no more updates (bucket of '{bucket.name}'). A sharded optimizer "
             "needs the same number of steps on every rank: use a sampler with drop_last=True"
         )
 
