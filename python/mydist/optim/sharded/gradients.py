@@ -285,7 +285,10 @@ class ShardedGradients:
         left = any(p.grad is not None for b in self._trained() for p in b.parameters)
         own = torch.tensor([int(left)], dtype=torch.int32)
         anywhere = allreduce(
-            own, op=Max, name="sharded.late_gradients", process_set=self._options.process_set
+            own,
+            op=Max,
+            name=f"sharded.late_gradients{self._slices.label}",
+            process_set=self._options.process_set,
         )
         return bool(int(anywhere))
 
