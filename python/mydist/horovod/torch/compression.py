@@ -6,35 +6,9 @@ from typing import Any
 
 import torch
 
+from ...collectives.compression import Compressor, NoneCompressor
+
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
-
-
-class Compressor:
-    """Interface of a compressor: what travels instead of a tensor."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Returns what travels, and a context for `decompress`."""
-        raise NotImplementedError("a Compressor must implement compress(tensor)")
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the tensor in its former dtype."""
-        raise NotImplementedError("a Compressor must implement decompress(tensor, ctx)")
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Returns the tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Returns the tensor itself."""
-        return tensor
 
 
 class FP16Compressor(Compressor):
