@@ -17,6 +17,30 @@ from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import ProcessSet, global_process_set, own_set
 from ..common.util import get_average_backwards_compatibility_fun
 
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather_async",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall_async",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather_async",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter_async",
+    "handle_average_backwards_compatibility",
+    "poll",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
+
 Tensors = Sequence[torch.Tensor]
 Finish = Callable[[Any], Any]
 

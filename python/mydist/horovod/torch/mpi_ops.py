@@ -1,5 +1,6 @@
 """`horovod.torch.mpi_ops`: the collectives, and what a process knows of its job."""
 
+# ruff: noqa: F403  (the two modules list their public names)
 from __future__ import annotations
 
 import os
@@ -31,87 +32,17 @@ from ..common.process_sets import (
 )
 from ..common.util import num_rank_is_power_2
 from ..environment import adopt_settings
-from .asynchronous import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather_async,
-    allreduce_async,
-    allreduce_async_,
-    alltoall_async,
-    broadcast_async,
-    broadcast_async_,
-    forget_handles,
-    grouped_allgather_async,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter_async,
-    handle_average_backwards_compatibility,
-    poll,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
-)
+from . import asynchronous, synchronous
+from .asynchronous import *
+from .asynchronous import forget_handles
 from .compression import Compression
-from .synchronous import (
-    HorovodAllgather,
-    HorovodAllreduce,
-    HorovodAlltoall,
-    HorovodBroadcast,
-    HorovodGroupedAllgather,
-    HorovodGroupedAllreduce,
-    HorovodGroupedReducescatter,
-    HorovodReducescatter,
-    allgather,
-    allreduce,
-    allreduce_,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_reducescatter,
-    join,
-    reducescatter,
-)
+from .synchronous import *
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodBroadcast",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
     "HorovodInternalError",
-    "HorovodReducescatter",
-    "Max",
-    "Min",
     "ProcessSet",
-    "Product",
-    "Sum",
     "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
     "ccl_built",
     "cross_rank",
     "cross_size",
@@ -120,19 +51,9 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
-    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -140,19 +61,16 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "num_rank_is_power_2",
-    "poll",
     "rank",
-    "reducescatter",
-    "reducescatter_async",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
-    "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
-    "synchronize",
 ]
+__all__ += asynchronous.__all__
+__all__ += synchronous.__all__
 
 _Value = TypeVar("_Value")
 

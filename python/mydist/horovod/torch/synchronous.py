@@ -34,6 +34,30 @@ from .asynchronous import (
 )
 from .compression import Compression
 
+__all__ = [
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "join",
+    "reducescatter",
+]
+
 
 def _apply(function: Any, *arguments: Any) -> Any:
     return function.apply(*arguments)
