@@ -6,11 +6,10 @@ cycle to tune.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mydist.launcher.check_build import library_path
+from mydist.job.horovod_path import OF_A_RANK, import_path
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS
 from mydist.launcher.settings import load_config_file
@@ -19,10 +18,7 @@ __all__ = ["translated"]
 
 _FLAG = "--horovod"
 # A job that starts in a rank of another one has these of that rank.
-_OF_A_RANK = {
-    f"HOROVOD_{name}"
-    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-}
+_OF_A_RANK = {f"HOROVOD_{name}" for name in OF_A_RANK}
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,8 @@ def translated(
 
     Both stay as they are without `--horovod`.
 
-    Raises UsageError, one line, for a flag that cannot be served.
+    Raises UsageError, one line, for a flag that cannot be served, and where the path of the
+    installation cannot stand in PYTHONPATH.
     """
     options, command = _split(arguments)
     if (_FLAG,) not in options:
@@ -121,7 +118,10 @@ def translated(
         if option[0] not in given
         for part in _ours(option)
     ]
-    with_path = {**environment, "PYTHONPATH": _python_path(environment)}
+    try:
+        with_path = {**environment, "PYTHONPATH": import_path(environment)}
+    except ValueError as error:
+        raise UsageError(f"{_FLAG}: {error}") from None
     settings = (name for name in environment if name.startswith("HOROVOD_"))
     exported = ["PYTHONPATH", *(name for name in settings if name not in _OF_A_RANK)]
     passed_on = [part for name in exported for part in ("-x", name)]
@@ -184,10 +184,3 @@ def _flags_of_file(path: str) -> Iterator[tuple[str, ...]]:
                 yield ("--no-hierarchical-allreduce",)
             elif value is not None and value is not False:
                 yield (flag, str(value))
-
-
-def _python_path(environment: Mapping[str, str]) -> str:
-    """In front: the folder in which `import horovod` finds mydist.horovod."""
-    folder = str(library_path().parents[1] / "horovod" / "path")
-    before = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return os.pathsep.join([folder, *(part for part in before if part != folder)])

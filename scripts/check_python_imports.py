@@ -42,6 +42,7 @@ COMPILED = {"mydist._C", "mydist._c10d", "mydist._ps"}
 # What the launcher shares with the ranks; these import only the standard library themselves.
 LAUNCHER_SHARED = {
     "mydist._torch_version",
+    "mydist.job.horovod_path",
     "mydist.job.nccl_folders",
     "mydist.job.rendezvous_wire",
 }

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from pathlib import Path
 
 from ..errors import MydistError
+from ..job.horovod_path import OF_A_RANK, import_path
 
-__all__ = ["PATH", "adopt_launched", "adopt_settings", "with_import_path"]
-
-# `import horovod` finds the package here.
-PATH = Path(__file__).parent / "path"
-
-_OF_A_RANK = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+__all__ = ["adopt_launched", "adopt_settings", "with_import_path"]
 
 
 def _same(text: str) -> str:
@@ -85,7 +80,7 @@ def adopt_settings(environment: MutableMapping[str, str] = os.environ) -> None:
 
 def adopt_launched(environment: MutableMapping[str, str] = os.environ) -> None:
     """Programs find rank and size in HOROVOD_RANK and the like, where mydistrun sets ours."""
-    for name in _OF_A_RANK:
+    for name in OF_A_RANK:
         if f"MYDIST_{name}" in environment:
             environment[f"HOROVOD_{name}"] = environment[f"MYDIST_{name}"]
 
@@ -95,8 +90,7 @@ def with_import_path(environment: Mapping[str, str]) -> dict[str, str]:
 
     Raises MydistError where the path of the installation cannot stand in PYTHONPATH.
     """
-    if os.pathsep in str(PATH):
-        raise MydistError(f"{PATH} has a {os.pathsep!r} in it, so PYTHONPATH cannot name it")
-    before = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
-    paths = [str(PATH), *(part for part in before if part != str(PATH))]
-    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        return {**environment, "PYTHONPATH": import_path(environment)}
+    except ValueError as error:
+        raise MydistError(str(error)) from None
