@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
 from ..job import set_table, topology
 from ..job.error_text import wrong_type
+from ..job.names import note_refusal
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp, Sum
 
@@ -63,6 +65,19 @@ def set_number(process_set: object) -> int | None:
         return set_table.GLOBAL
     except ValueError:
         return None
+
+
+@contextmanager
+def refusal_noted(call: str, name: object, process_set: object) -> Iterator[None]:
+    """Around the checks of a call: where they raise, ranks that wait for the call are told.
+
+    For what is not called often; a context manager takes longer than `try`. See note_refusal().
+    """
+    try:
+        yield
+    except Exception as error:
+        note_refusal(error, call, name, set_number(process_set))
+        raise
 
 
 def _check_member(call: str, process_set: ProcessSet) -> int:

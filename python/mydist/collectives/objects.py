@@ -22,12 +22,12 @@ import torch
 
 from ..errors import MydistError
 from ..job.error_text import text_of
-from ..job.names import note_refusal, part_name, resolve_name
+from ..job.names import part_name, resolve_name
 from ..job.pickling import dumps
 from ..job.process_set import ProcessSet, global_process_set
 from ..job.topology import rank, size
 from ..reduce_op import Max
-from .arguments import check_int, check_process_set, set_number
+from .arguments import check_int, check_process_set, refusal_noted
 from .moves import allgather, broadcast_
 from .reductions import allreduce
 
@@ -80,12 +80,9 @@ def broadcast_object(
             rank could not rebuild the object (on every rank); or the job failed, see mydist.errors.
     """
     function = "broadcast_object"
-    try:
+    with refusal_noted(function, name or None, process_set):
         _check_root(check_int(function, "root_rank", root_rank), process_set)
         set_id = check_process_set(function, process_set)
-    except Exception as error:
-        note_refusal(error, function, name or None, set_number(process_set))
-        raise
     call = _Call(function, resolve_name(function, name or None, set_id), process_set)
     is_root = rank() == root_rank
     for by_value in (False, True):  # Again only where some rank has not what the names stand for.
@@ -120,11 +117,8 @@ def allgather_object(
             rank. Or the job failed; see mydist.errors.
     """
     function = "allgather_object"
-    try:
+    with refusal_noted(function, name or None, process_set):
         set_id = check_process_set(function, process_set)
-    except Exception as error:
-        note_refusal(error, function, name or None, set_number(process_set))
-        raise
     call = _Call(function, resolve_name(function, name or None, set_id), process_set)
     for by_value in (False, True):  # As in broadcast_object().
         parcel, failure = _pack(obj, by_value)

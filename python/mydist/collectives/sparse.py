@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from .. import _C
-from ..job.names import note_refusal, resolve_name, submit
+from ..job.names import resolve_name, submit
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp, Sum
-from .arguments import check_process_set, check_tensor, resolve_reduction, set_number
+from .arguments import check_process_set, check_tensor, refusal_noted, resolve_reduction
 from .handles import remember
 
 __all__ = ["sparse_allreduce_async"]
@@ -129,14 +129,11 @@ def sparse_allreduce_async(
             the shape behind a leading 0 as that of `NAME.shape`.
         MydistError: the job failed; see mydist.errors.
     """
-    try:
+    with refusal_noted("sparse_allreduce", name, process_set):
         checked = _check_sparse(tensor)
         reduce_op = _check_op(op)
         set_id = check_process_set(_CALL, process_set)
         indices, values = _entries(checked, reduce_op)  # Which torch may refuse.
-    except Exception as error:
-        note_refusal(error, "sparse_allreduce", name, set_number(process_set))
-        raise
     full_name = resolve_name("sparse_allreduce", name, set_id)
     # No rows, so no bytes: it is there for the engine to compare the shapes of the ranks' tensors.
     shape = torch.empty(0, *checked.shape, dtype=torch.uint8, device="cpu")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from .. import _C
 from ..job import topology
-from ..job.names import note_refusal, resolve_name, restart_names, submit
+from ..job.names import resolve_name, restart_names, submit
 from ..job.process_set import ProcessSet, global_process_set
-from .arguments import check_int, check_process_set, set_number
+from .arguments import check_int, check_process_set, refusal_noted
 
 __all__ = ["barrier", "join"]
 
@@ -32,11 +32,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         TypeError: `process_set` is no ProcessSet.
         MydistError: the job failed; see mydist.errors.
     """
-    try:
+    with refusal_noted("barrier", None, process_set):
         set_id = check_process_set("barrier", process_set)
-    except Exception as error:
-        note_refusal(error, "barrier", None, set_number(process_set))
-        raise
     name = resolve_name("barrier", None, set_id)
     submit(name, _C.barrier, name, set_id)
 
