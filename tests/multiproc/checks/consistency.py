@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 import mydist as md
+from multiproc.checks.models import checked_every
 from multiproc.reference import DTYPES, make
 from multiproc.registry import check
 from mydist import consistency
@@ -137,22 +136,8 @@ def ranks_are_grouped_by_what_they_have() -> None:
     assert lines[2].startswith("  rank 0: hash "), text
 
 
-@contextmanager
-def every(steps: int | None) -> Iterator[None]:
-    """MYDIST_CHECK_CONSISTENCY while an optimizer is made."""
-    before = os.environ.pop("MYDIST_CHECK_CONSISTENCY", None)
-    if steps is not None:
-        os.environ["MYDIST_CHECK_CONSISTENCY"] = str(steps)
-    try:
-        yield
-    finally:
-        os.environ.pop("MYDIST_CHECK_CONSISTENCY", None)
-        if before is not None:
-            os.environ["MYDIST_CHECK_CONSISTENCY"] = before
-
-
 def wrapped(module: torch.nn.Module, steps: int | None = None) -> Any:
-    with every(steps):
+    with checked_every(steps):
         return md.DistributedOptimizer(
             torch.optim.SGD(module.parameters(), lr=0.1), named_parameters=module.named_parameters()
         )

@@ -5,9 +5,7 @@ Rounds and state of mixtures without servers are in the checks of strategies, un
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +14,7 @@ import torch
 import mydist as md
 from multiproc.checks.checkpoints import folder
 from multiproc.checks.consistency import expect_mismatch, last, others_text
-from multiproc.checks.models import PassThrough, optimizer_classes
+from multiproc.checks.models import PassThrough, checked_every, optimizer_classes
 from multiproc.checks.optimizer_scaling import scaler_of
 from multiproc.checks.strategy_models import Trained, expect_all_near, expect_equal_ranks, real
 from multiproc.reference import expect_near, raw
@@ -263,23 +261,9 @@ def ranks_with_different_mixtures_are_told_both(kind: str) -> None:
     )
 
 
-@contextmanager
-def checked_always() -> Iterator[None]:
-    """Optimizers wrapped within compare the ranks at each step."""
-    variable = "MYDIST_CHECK_CONSISTENCY"
-    before = os.environ.get(variable)
-    os.environ[variable] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
-
-
 @check(min_size=2)
 def ranks_are_compared_by_what_must_be_equal() -> None:
-    with checked_always():
+    with checked_every(1):
         trained = mixed({"1.*": md.ElasticAveraging(2), **LOCAL})
     trained.step(4)
     weights = md.allgather_object(raw(trained.model[0].weight))

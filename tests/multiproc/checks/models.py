@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -80,17 +80,23 @@ def raises(call: Callable[[], Any], *parts: str, kind: type[Exception] = ValueEr
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
-    """Optimizers wrapped within do not compare the ranks' parameters at their first step."""
+def checked_every(steps: int | None) -> Iterator[None]:
+    """Optimizers wrapped within have this MYDIST_CHECK_CONSISTENCY; None: without the variable."""
     variable = "MYDIST_CHECK_CONSISTENCY"
-    before = os.environ.get(variable)
-    os.environ[variable] = "-1"
+    before = os.environ.pop(variable, None)
+    if steps is not None:
+        os.environ[variable] = str(steps)
     try:
         yield
     finally:
-        del os.environ[variable]
+        os.environ.pop(variable, None)
         if before is not None:
             os.environ[variable] = before
+
+
+def unchecked() -> AbstractContextManager[None]:
+    """Optimizers wrapped within do not compare the ranks' parameters at their first step."""
+    return checked_every(-1)
 
 
 def wrapped(model: torch.nn.Module, **options: Any) -> Any:
