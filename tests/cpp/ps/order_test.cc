@@ -44,16 +44,8 @@ TEST_P(OrderTest, AWorkerThatIsFarAheadWaitsAndHoldsUpNoOtherTable) {
   constexpr int64_t kElements = 200'000;
   constexpr int kSteps = 12;
   StartServers(2);
-  std::vector<std::unique_ptr<Client>> clients;
-  for (int rank = 0; rank < 2; ++rank) {
-    clients.push_back(MakeClient(rank));
-    for (const uint32_t table : {0U, 1U}) {
-      const TableSpec spec = Dense("t" + std::to_string(table), kElements, Consistency::kSync, 2);
-      ASSERT_TRUE(clients.back()
-                      ->Declare(table, spec, rank, rank == 0, std::vector<float>(kElements))
-                      .ok());
-    }
-  }
+  const auto clients = ClientsWithTables(2, kElements, {Consistency::kSync, Consistency::kSync});
+  ASSERT_FALSE(HasFailure());
   const std::vector<float> ones(kElements, 1.0F);
   std::vector<std::vector<float>> outputs(4, std::vector<float>(kElements));
   std::vector<std::shared_ptr<Operation>> ahead;

@@ -74,6 +74,21 @@ class ServiceTest : public ::testing::TestWithParam<bool> {
     for (int rank = 0; rank < workers; ++rank) spec.ranks.push_back(rank);
     return spec;
   }
+  // Of as many workers. Each declares a table of zeros for each of `kinds`: 0, 1 and so on.
+  std::vector<std::unique_ptr<Client>> ClientsWithTables(
+      int workers, int64_t elements, const std::vector<Consistency>& kinds) const {
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int rank = 0; rank < workers; ++rank) {
+      clients.push_back(MakeClient(rank));
+      for (uint32_t table = 0; table < kinds.size(); ++table) {
+        const TableSpec spec = Dense("t" + std::to_string(table), elements, kinds[table], workers);
+        const std::vector<float> zeros(static_cast<size_t>(elements));
+        const Status status = clients.back()->Declare(table, spec, rank, rank == 0, zeros);
+        EXPECT_TRUE(status.ok()) << status.ToString();
+      }
+    }
+    return clients;
+  }
   TableSpec Rows(const std::string& name, int64_t width, Consistency consistency,
                  int workers) const {
     TableSpec spec = Dense(name, 0, consistency, workers);

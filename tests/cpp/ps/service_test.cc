@@ -22,17 +22,9 @@ TEST_P(ServiceTest, NoPushIsLostAndNoneBlocksAnother) {
   constexpr int kWorkers = 3;
   constexpr int64_t kElements = 600'000;
   StartServers(2);
-  std::vector<std::unique_ptr<Client>> clients;
-  const std::vector<Consistency> kinds = {Consistency::kSync, Consistency::kAsync};
-  for (int rank = 0; rank < kWorkers; ++rank) {
-    clients.push_back(MakeClient(rank));
-    for (uint32_t table = 0; table < kinds.size(); ++table) {
-      const TableSpec spec = Dense("t" + std::to_string(table), kElements, kinds[table], kWorkers);
-      const std::vector<float> zeros(kElements);
-      const Status status = clients.back()->Declare(table, spec, rank, rank == 0, zeros);
-      ASSERT_TRUE(status.ok()) << status.ToString();
-    }
-  }
+  const auto clients =
+      ClientsWithTables(kWorkers, kElements, {Consistency::kSync, Consistency::kAsync});
+  ASSERT_FALSE(HasFailure());
   OnWorkers(kWorkers, [&](int rank) {
     Client& client = *clients[static_cast<size_t>(rank)];
     const std::vector<float> ones(kElements, 1.0F);
@@ -57,16 +49,8 @@ TEST_P(ServiceTest, NoPushIsLostAndNoneBlocksAnother) {
 TEST_P(ServiceTest, WaitingRequestsHoldUpNoOthers) {
   constexpr int64_t kElements = 600'000;
   StartServers(1);
-  std::vector<std::unique_ptr<Client>> clients;
-  for (int rank = 0; rank < 2; ++rank) {
-    clients.push_back(MakeClient(rank));
-    for (const uint32_t table : {0U, 1U}) {
-      const TableSpec spec = Dense("t" + std::to_string(table), kElements, Consistency::kSync, 2);
-      ASSERT_TRUE(clients.back()
-                      ->Declare(table, spec, rank, rank == 0, std::vector<float>(kElements))
-                      .ok());
-    }
-  }
+  const auto clients = ClientsWithTables(2, kElements, {Consistency::kSync, Consistency::kSync});
+  ASSERT_FALSE(HasFailure());
   OnWorkers(2, [&](int rank) {
     Client& client = *clients[static_cast<size_t>(rank)];
     const std::vector<float> ones(kElements, 1.0F);
