@@ -16,23 +16,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
-from train_gpt import GPT, draw_batch, load_text
+from train_gpt import GPT, draw_batch, load_text, make_parser
 
 import mydist.c10d  # noqa: F401  (Not needed where mydist is installed: torch finds the name.)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__.splitlines()[0])
     parser.add_argument("--backend", default="mydist", help="of torch.distributed: gloo, mydist")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=16, help="sequences per rank and step")
-    parser.add_argument("--context", type=int, default=128, help="characters per sequence")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--text-megabytes", type=float, default=2.0)
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16, sum in float32")
     parser.add_argument("--checkpoint", type=Path, help="folder to go on from and to save to")
     return parser.parse_args()

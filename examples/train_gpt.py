@@ -18,8 +18,9 @@ from torch.nn import functional
 import mydist as md
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """The arguments of all examples that train this model."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=16, help="sequences per rank and step")
     parser.add_argument("--context", type=int, default=128, help="characters per sequence")
@@ -29,6 +30,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--text-megabytes", type=float, default=2.0)
+    return parser
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = make_parser(__doc__.splitlines()[0])
     parser.add_argument("--compression", choices=["none", "fp16", "bf16"], default="none")
     return parser.parse_args()
 

@@ -11,23 +11,14 @@ from pathlib import Path
 
 import torch
 from torch.nn import functional
-from train_gpt import GPT, draw_batch, load_text
+from train_gpt import GPT, draw_batch, load_text, make_parser
 
 import mydist as md
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__.splitlines()[0])
     parser.add_argument("--stage", type=int, default=2, choices=(1, 2))
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=16, help="sequences per rank and step")
-    parser.add_argument("--context", type=int, default=128, help="characters per sequence")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--text-megabytes", type=float, default=2.0)
     parser.add_argument("--checkpoint", type=Path, help="folder to go on from and to save to")
     return parser.parse_args()
 
