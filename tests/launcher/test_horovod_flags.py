@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from running_job import Mydistrun
 
+from mydist.job import horovod_path
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import parse_flags
 from mydist.launcher.horovod_flags import translated
@@ -47,6 +48,12 @@ def test_horovodruns_flags_become_ours(given: str, expected: dict[str, object]) 
 def test_what_cannot_be_served_is_said(flag: str) -> None:
     with pytest.raises(UsageError, match=f"--horovod: {flag.split()[0]} .*leave it out"):
         translated(["--horovod", "-np", "2", *flag.split(), "true"], {})
+
+
+def test_a_path_that_pythonpath_cannot_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovod_path, "PATH", Path("/opt/my:dist/horovod/path"))
+    with pytest.raises(UsageError, match="^--horovod: /opt/my:dist/.* PYTHONPATH cannot name it$"):
+        translated(["--horovod", "-np", "2", "true"], {})
 
 
 def test_without_the_flag_all_stays() -> None:
