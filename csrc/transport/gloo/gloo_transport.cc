@@ -121,7 +121,11 @@ std::atomic<int64_t> GlooTransport::chunk_bytes{int64_t{1} << 26};
 
 Status GlooTransport::Exchange(std::span<const SendTransfer> sends,
                                std::span<const ReceiveTransfer> receives) {
-  if (Status loss = mesh_->states().loss(); !loss.ok()) return loss;
+  if (Status loss = mesh_->states().loss(); !loss.ok()) {
+    // Also here: a peer may see this rank's connection close before that of the lost rank.
+    mesh_->Break(loss);
+    return loss;
+  }
   Status status = PostAll(sends, receives);
   if (status.ok()) status = AwaitAll();
   if (!status.ok()) {

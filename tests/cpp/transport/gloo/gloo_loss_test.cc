@@ -118,6 +118,34 @@ void AwaitGoodbyeOf(int peer, Correspondent& me) {
   EXPECT_NE(sent.message().find("has left the job"), std::string::npos) << sent.ToString();
 }
 
+// A peer may see the connection of the rank that gives up close before that of the lost rank.
+TEST(GlooLoss, ATransferThatIsRefusedForALossTellsTheOthers) {
+  std::latch others_are_through(2), told(1);
+  RunGlooJob(3, [&](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) {
+      others_are_through.wait();
+      return Vanish(connection);
+    }
+    others_are_through.count_down();
+    const auto has_left = [&](int peer) {
+      const TimePoint deadline = Now() + kBound;
+      while (me.plane().CheckPeer(peer).ok() && Now() < deadline) std::this_thread::yield();
+      return !me.plane().CheckPeer(peer).ok();
+    };
+    EXPECT_TRUE(has_left(2));
+    if (me.rank() == 1) {
+      EXPECT_TRUE(has_left(0));
+      return told.count_down();
+    }
+    uint8_t byte = 0;
+    const ReceiveTransfer receive{1, &byte, 1};
+    ExpectLossOf(2, me.transport().Exchange({}, {&receive, 1}));
+    told.wait();
+  });
+}
+
 TEST(GlooLoss, ARankThatClosedIsNotALossUntilATransferNeedsIt) {
   std::latch others_do_without_it(2);
   std::latch others_are_done(2);
