@@ -22,7 +22,7 @@ if(MYDIST_CORE_BUILT AND MYDIST_MPI_BUILT)
   target_link_libraries(mydist_mpi PRIVATE MPI::MPI_CXX)
 
   # Preloaded into mpirun, which is a C program: it must need nothing but libc.
-  add_library(mydist_mpirun SHARED csrc/transport/mpi/mpirun/loopback_only.cc)
+  add_library(mydist_mpirun SHARED csrc/transport/mpi/mpirun/closed_ports.cc)
   target_compile_features(mydist_mpirun PRIVATE cxx_std_20)
   target_compile_options(mydist_mpirun PRIVATE ${MYDIST_WARNINGS} -fno-exceptions -fno-rtti)
   target_link_options(mydist_mpirun PRIVATE -Wl,--as-needed -Wl,--no-undefined)

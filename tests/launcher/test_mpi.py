@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -101,17 +103,21 @@ signal.pause()
 """
 
 
-def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The addresses at which a process takes connections."""
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def listening(pid: int) -> list[tuple[Address, int]]:
+    """The addresses and ports at which a process takes connections."""
     files = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
+    found: list[tuple[Address, int]] = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in files:  # It listens.
-                address = bytes.fromhex(fields[1].partition(":")[0])
-                words = [address[at : at + 4][::-1] for at in range(0, len(address), 4)]
-                found.append(ipaddress.ip_address(b"".join(words)))
+                address, _, port = fields[1].partition(":")
+                data = bytes.fromhex(address)
+                words = [data[at : at + 4][::-1] for at in range(0, len(data), 4)]
+                found.append((ipaddress.ip_address(b"".join(words)), int(port, 16)))
     return found
 
 
@@ -126,8 +132,8 @@ def test_nothing_is_left_of_mpirun(mydistrun: Mydistrun, tmp_path: Path, end: st
     segments = Path(command[command.index("btl_vader_backing_directory") + 1])
     assert len(list(segments.iterdir())) == 2
     assert len(list((tmp_path / "tmp").iterdir())) == 1
-    ports = [address for pid in (mpirun, *pids) for address in listening(pid)]
-    assert ports and all(address.is_loopback for address in ports), ports
+    ports = [place for pid in (mpirun, *pids) for place in listening(pid)]
+    assert ports and all(address.is_loopback for address, _ in ports), ports
     guards = [pid for pid in job.children() if pid != mpirun]
     if end == "killed":
         job.popen.kill()
@@ -138,6 +144,42 @@ def test_nothing_is_left_of_mpirun(mydistrun: Mydistrun, tmp_path: Path, end: st
     wait_gone([*pids, mpirun, *guards], 10.0)
     assert not segments.exists()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+# Starts MPI when the strangers are there.
+LATE = """
+import os, time
+print("mpirun", os.getppid())
+while not os.path.exists("gate"):
+    time.sleep(0.01)
+import mydist as md, torch
+md.init()
+print("sum", int(md.allreduce(torch.ones(1), op=md.Sum)))
+"""
+STRANGERS = [b"GET / HTTP/1.0\r\n\r\n", b"\0" * 64, b"\xff" * 4096]
+
+
+def test_strangers_at_the_ports_of_mpirun_do_no_harm(mydistrun: Mydistrun) -> None:
+    job = mydistrun.start("--mpi", "-np", "2", mydistrun.script(LATE), stderr=subprocess.STDOUT)
+    (mpirun, _) = numbers(job.read_until(b"mpirun", 2))
+    places = listening(mpirun)
+    closed = []
+    with contextlib.ExitStack() as open_ones:
+        for address, port in places:
+            for words in STRANGERS:
+                kind = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+                peer = open_ones.enter_context(socket.socket(kind))
+                peer.settimeout(0.2)
+                try:
+                    peer.connect((str(address), port))
+                except TimeoutError:
+                    closed.append(port)
+                    break
+                peer.sendall(words)
+        (mydistrun.directory / "gate").touch()
+        assert numbers(job.read_until(b"sum", 2)) == [2, 2]
+        assert job.popen.wait(10.0) == 0
+    assert len(closed) == len(places) - 1 > 0  # The ranks' own port is open.
 
 
 def test_folders_of_the_user_and_of_other_hosts_are_left_alone() -> None:
