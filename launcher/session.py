@@ -22,16 +22,21 @@ from typing import BinaryIO
 GENTLE_SECONDS = 4.0
 
 
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of its stat after the name: state, parent, …; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
 def _processes() -> Iterator[tuple[int, list[bytes]]]:
-    """The pid of each process, and the fields of its stat after the name: state, parent, …"""
+    """The pid of each process, and the fields of `_stat`."""
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                yield int(entry), file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it ended between listing and reading
+        fields = _stat(int(entry)) if entry.isdigit() else None
+        if fields is not None:  # Else it ended between listing and reading.
+            yield int(entry), fields
 
 
 def session_pids(session_ids: set[int]) -> list[int]:
@@ -56,6 +61,23 @@ def stopped_pids(session_id: int) -> list[int]:
 def has_children(pid: int) -> bool:
     """Whether the process has started another one that is still there."""
     return any(int(fields[1]) == pid for _, fields in _processes())
+
+
+def leaves_ended_children(pid: int) -> bool:
+    """Whether a child of the process has ended that it has not yet asked for its exit code.
+
+    Of this process alone, so that it may be asked often. False when the process itself is stopped.
+    """
+    own = _stat(pid)
+    if own is None or own[0] in (b"T", b"t"):
+        return False
+    children: list[bytes] = []
+    with contextlib.suppress(OSError):  # The kernel may not have these files.
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += file.read().split()
+    stats = (_stat(int(child)) for child in children)
+    return any(fields is not None and fields[0] == b"Z" for fields in stats)
 
 
 def handles(pid: int, signum: int) -> bool:

@@ -38,7 +38,7 @@ from mydist.launcher.platforms.platform import Launch
 from mydist.launcher.platforms.remote_host import ssh_arguments
 from mydist.launcher.process_group import STDERR, STDOUT, ChildCommand, ProcessGroup
 from mydist.launcher.report import is_consequence, raised_itself
-from mydist.launcher.session import has_children
+from mydist.launcher.session import has_children, leaves_ended_children
 from mydist.launcher.stop_sequence import Steps
 
 _EXITED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
@@ -51,6 +51,8 @@ _SHARED_MEMORY = "/dev/shm"
 _LOOPBACK = "oob_tcp_if_include"
 _MPIRUN = 0  # It is the one child of its group.
 _LOOK_S = 0.2  # How often to look whether mpirun has started a process.
+_STUCK_LOOK_S = 2.0  # How often to look whether it has missed the end of one,
+_STUCK_S = 10.0  # and for how long it may. It takes milliseconds.
 
 # Open MPI 4.1 takes 36 files for 2 ranks of a host, at most 64 for 8 and 96 for 16. Without them it
 # stops without a word.
@@ -256,6 +258,7 @@ class MpiPlatform:
         # A starter of other hosts, as ssh or a batch system's, may be no child of mpirun.
         if all(map(self._spec.is_local, self._hosts)):
             self._check_start(self._launch.loop.time() + self._spec.ssh.start_timeout)
+        self._check_stuck(None)
 
     def _check_start(self, deadline: float) -> None:
         """Ends an mpirun that starts no process and does not exit by itself."""
@@ -270,6 +273,29 @@ class MpiPlatform:
             "and was killed; see its output"
         )
         self._group.send_signal(signal.SIGKILL)
+
+    def _check_stuck(self, since: float | None) -> None:
+        """Ends an mpirun that does not notice the ends of its children: a stranger may hold it up.
+
+        `since`: when it was first seen not to; None: it was not.
+        """
+        loop = self._launch.loop
+        if self._pid and not self._group.alive():
+            return
+        now = loop.time()
+        limit = min(_STUCK_S, self._spec.ssh.start_timeout)
+        if not leaves_ended_children(self._pid):
+            since = None
+        elif since is None:
+            since = now
+        elif now - since >= limit:
+            self._events.on_note(
+                f"mydistrun: mpirun did not notice within {limit:g} s that a process has ended, "
+                "and was killed. Another program may have connected to its port"
+            )
+            self._group.send_signal(signal.SIGKILL)
+            return
+        loop.call_later(min(_STUCK_LOOK_S, limit), self._check_stuck, since)
 
     def _make_folders(self) -> dict[str, str]:
         if not file_parameters(self._spec, AT_START, ""):

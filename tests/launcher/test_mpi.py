@@ -228,14 +228,23 @@ def test_mpirun_gets_the_files_that_it_needs() -> None:
     assert "mpirun needs 42 open files for 2 ranks, and the limit is 30" in refused.stderr
 
 
-def test_an_mpirun_that_starts_nothing_is_ended(mydistrun: Mydistrun, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "first, missed",
+    [
+        ("", "started no process within 0.5 s and was killed"),
+        ("true & ", "did not notice within 0.5 s that a process has ended, and was killed"),
+    ],
+)
+def test_an_mpirun_that_is_stuck_is_ended(
+    mydistrun: Mydistrun, tmp_path: Path, first: str, missed: str
+) -> None:
     stuck = tmp_path / "mpirun"
-    stuck.write_text("#!/bin/sh\nexec sleep 100\n")
+    stuck.write_text(f"#!/bin/sh\n{first}exec sleep 100\n")
     stuck.chmod(0o755)
     mydistrun.env["PATH"] = f"{tmp_path}:{mydistrun.env['PATH']}"
     code, _, errors = mydistrun.run("--mpi", "-np", "1", "--start-timeout", "0.5", "true")
     assert code == 137
-    assert "mpirun started no process within 0.5 s and was killed" in errors
+    assert f"mpirun {missed}" in errors
 
 
 def test_survivors_of_a_time_out_are_stopped_at_once(mydistrun: Mydistrun) -> None:
