@@ -76,8 +76,9 @@ def broadcast_object(
     Raises:
         ValueError: `root_rank` is not a rank of the process set, or this rank is not in it.
         TypeError: `root_rank` is no int, or `process_set` no ProcessSet.
-        MydistError: the root could not pickle its object (the root raises pickle's own error); a
-            rank could not rebuild the object (on every rank); or the job failed, see mydist.errors.
+        MydistError: the root could not pickle its object (the root raises pickle's own error, with
+            a note that names the call); a rank could not rebuild the object (on every rank); or the
+            job failed, see mydist.errors.
     """
     function = "broadcast_object"
     with refusal_noted(function, name or None, process_set):
@@ -113,8 +114,8 @@ def allgather_object(
         ValueError: this rank is not in `process_set`.
         TypeError: `process_set` is no ProcessSet.
         MydistError: some rank could not pickle its object; the message names all of them, and that
-            rank itself raises pickle's own error. Or a rank could not rebuild an object, on every
-            rank. Or the job failed; see mydist.errors.
+            rank itself raises pickle's own error, with that as a note. Or a rank could not rebuild
+            an object, on every rank. Or the job failed; see mydist.errors.
     """
     function = "allgather_object"
     with refusal_noted(function, name or None, process_set):
@@ -203,13 +204,13 @@ def _any_rank(mine: bool, call: _Call) -> bool:
 
 def _check_pickled(parcels: Sequence[_Parcel], own: Exception | None, call: _Call) -> None:
     """Raises on every rank when some rank could not pickle its object; there the error itself."""
-    if own is not None:
-        raise own
     failures = [f"rank {p.sender} {p.data.decode()}" for p in parcels if p.failed]
+    text = f"{call.function} '{call.name}': could not pickle the object of {'; '.join(failures)}"
+    if own is not None:
+        own.add_note(f"mydist: {text}")
+        raise own
     if failures:
-        raise MydistError(
-            f"{call.function} '{call.name}': could not pickle the object of {'; '.join(failures)}"
-        )
+        raise MydistError(text)
 
 
 def _cannot_rebuild(mine: Any, reasons: dict[int, str], call: _Call) -> MydistError:
