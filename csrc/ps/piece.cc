@@ -44,8 +44,9 @@ Status Piece::CheckPush(int worker, const Payload& gradient) const {
     return Status::InvalidArgument(where + ": a push follows finish() of this worker");
   }
   if (spec_.consistency == Consistency::kSync && clocks_.Of(worker) > applied_ + kMaxLead) {
-    return Status::InvalidArgument(where + ": a push does not wait for the one before, which is " +
-                                   std::to_string(kMaxLead) + " clocks ahead of other workers");
+    return Status::InvalidArgument(where +
+                                   ": a push does not wait for the one before, which is "
+                                   "ahead of other workers");
   }
   return gradient.bytes().empty() ? Status::Ok() : CheckGradient(gradient);
 }
@@ -253,10 +254,12 @@ void DensePiece::Apply(std::span<const Payload* const> gradients, const PushInfo
   }
   std::vector<const void*> sources;
   for (const Payload* const gradient : gradients) sources.push_back(gradient->bytes().data());
-  mean_.resize(parameters_.size());
-  const Reduction mean{.divisor = static_cast<int64_t>(sources.size())};
-  ReduceInRankOrder(sources, mean_.data(), static_cast<int64_t>(mean_.size()), mean);
-  rule_->Apply(parameters_, mean_, state_, push);
+  // Of the thread: one of each piece would take as much as the table.
+  thread_local std::vector<float> mean;
+  mean.resize(parameters_.size());
+  const Reduction reduction{.divisor = static_cast<int64_t>(sources.size())};
+  ReduceInRankOrder(sources, mean.data(), static_cast<int64_t>(mean.size()), reduction);
+  rule_->Apply(parameters_, mean, state_, push);
 }
 
 std::span<const float> DensePiece::Read(int worker, const Payload&) {

@@ -36,7 +36,7 @@ class MYDIST_EXPORT Piece {
  public:
   // Sync: so many gradients of a worker are kept for clocks that are not complete before its pushes
   // wait; the one that waits is kept as well.
-  static constexpr int64_t kMaxLead = 2;
+  static constexpr int64_t kMaxLead = 1;
 
   // The spec outlives it.
   explicit Piece(const TableSpec& spec);
@@ -143,7 +143,6 @@ class MYDIST_EXPORT DensePiece final : public Piece {
  private:
   std::vector<float> parameters_;
   std::vector<float> state_;
-  std::vector<float> mean_;
 };
 
 }  // namespace mydist::ps

@@ -24,10 +24,13 @@ TEST_P(OrderTest, PushesOfTwoThreadsAreInOneOrderOnAllServers) {
   ASSERT_TRUE(client->Declare(1, spec, 0, true, std::vector<float>(kElements)).ok());
   ASSERT_TRUE(other->Declare(1, spec, 1, false, {}).ok());
   const std::vector<float> zeros(kElements);
+  const std::vector<std::vector<float>> mine{std::vector<float>(kElements, 1.0F),
+                                             std::vector<float>(kElements, 2.0F)};
   for (int round = 0; round < 100; ++round) {
+    std::vector<std::shared_ptr<Operation>> pushes(2);
     OnWorkers(2, [&](int thread) {
-      const std::vector<float> mine(kElements, static_cast<float>(1 + thread));
-      Finish(*client, client->Submit(FrameKind::kPush, 1, mine.data(), nullptr));
+      const auto index = static_cast<size_t>(thread);
+      pushes[index] = client->Submit(FrameKind::kPush, 1, mine[index].data(), nullptr);
     });
     std::vector<std::vector<float>> outputs(2, std::vector<float>(kElements));
     for (std::vector<float>& output : outputs) {
@@ -35,6 +38,7 @@ TEST_P(OrderTest, PushesOfTwoThreadsAreInOneOrderOnAllServers) {
       ASSERT_THAT(output, Each(Eq(output[0]))) << round;
     }
     ASSERT_EQ(outputs[0][0] + outputs[1][0], 1.5F);
+    for (const auto& push : pushes) Finish(*client, push);
   }
 }
 
