@@ -31,6 +31,8 @@ class RowTable(BaseTable):
     number of the row alone. Rows are placed on the servers in blocks of 256.
     """
 
+    _empty_push = "push() without ids"
+
     def __init__(
         self,
         name: str,

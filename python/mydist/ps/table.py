@@ -18,7 +18,7 @@ from ..job import topology
 from ..job.error_text import difference_text
 from ..job.process_set import ProcessSet, global_process_set
 from . import binding, job_servers
-from .consistency import Consistency, Sync, check_consistency
+from .consistency import Async, Consistency, Sync, check_consistency
 from .host_tensors import host_floats, prepare_output
 from .ranges import check_between
 from .rules import Rule, check_rule
@@ -37,6 +37,8 @@ _interrupted: list[TableCall] = []
 
 class BaseTable:
     """What tables of both kinds have in common: their servers, and the calls that end them."""
+
+    _empty_push: str  # The call that moves the clock alone.
 
     def __init__(
         self, name: Any, rule: Any, consistency: Any, nan: str, process_set: ProcessSet
@@ -171,11 +173,14 @@ class BaseTable:
         if self._nan == "skip":
             return False
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(first), shape))
+        then = ""
+        if not isinstance(self.consistency, Async):
+            then = f". A program that goes on calls {self._empty_push}: other workers wait for it"
         raise ValueError(
             f"{call}: the gradient of worker {self._process_set.rank()} (rank "
             f"{self._process_set.ranks[self._process_set.rank()]}) is "
             f"{float(gradient.view(-1)[first])} at index {index}; nothing has been applied. "
-            'nan="skip" drops such gradients, nan="allow" applies them'
+            f'nan="skip" drops such gradients, nan="allow" applies them{then}'
         )
 
     def set_options(self, **options: Any) -> None:
@@ -300,6 +305,8 @@ class Table(BaseTable):
     ranks. Rank 0 of the set gives the start value.
     """
 
+    _empty_push = "push(None)"
+
     def __init__(
         self,
         name: str,
@@ -350,8 +357,7 @@ class Table(BaseTable):
     def push(self, gradient: torch.Tensor | None, priority: int = 0) -> None:
         """Gives the servers a gradient. Returns when it is applied.
 
-        Sync: returns when it is received; when this worker is more than two pushes ahead of
-        another one, once that one has come closer.
+        Sync: returns when it is received, and the clock before it is complete.
 
         Args:
             gradient: float32, of the table's shape. None is a clock without one: nothing is

@@ -202,6 +202,12 @@ def ps_a_gradient_that_is_not_finite_is_refused_dropped_or_applied() -> None:
     where = f"rank {md.rank()}) is inf at index (1, 2); nothing has been applied"
     raises(lambda: table.push_pull(bad), where)
     assert table.push_pull(torch.zeros(2, 3)).equal(torch.ones(2, 3))
+    if md.rank() == 0:  # The others wait for its clock.
+        raises(lambda: table.push_pull(bad), "goes on calls push(None): other workers wait for it")
+        after = table.push_pull(None)
+    else:
+        after = table.push_pull(torch.ones(2, 3))
+    assert after.equal(torch.full((2, 3), 0.0 if md.size() > 1 else 1.0))
     for nan in ("skip", "allow"):
         table = md.ps.Table(fresh(nan), torch.ones(2, 3), md.ps.SGD(lr=1.0), nan=nan)
         assert bool(table.push_pull(bad).isfinite().all()) == (nan == "skip")
@@ -215,6 +221,7 @@ def ps_rows_without_a_gradient_move_the_clock_alone() -> None:
     ids = torch.tensor([3, 40])
     bad = torch.full((2, 2), float("nan"))
     assert table.push_pull(ids, bad).equal(torch.zeros(2, 2))
+    table.push(ids[:0], torch.ones(0, 2))
     table.push(ids, torch.ones(2, 2))
     assert table.pull(ids).equal(-torch.ones(2, 2))
     raises(lambda: table.push(ids, None), "gradients is None", kind=TypeError)  # type: ignore[arg-type]
