@@ -40,7 +40,8 @@ class Mode:
 
     def row(self) -> str:
         """Its row of the table."""
-        tests = "<br>".join(f"`{test}`" for test in self.tests)
+        # A name may go on in the next line after its file, so that the table fits on a screen.
+        tests = "<br>".join(f"`{test}`".replace("::", "::`<wbr>`") for test in self.tests)
         if self.untested:
             tests = f"none: {self.untested}. Nearest: {tests}"
         return f"| {self.number} | {self.fault} | {self.gives} | {BOUNDS[self.bound]} | {tests} |"
