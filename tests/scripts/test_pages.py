@@ -22,6 +22,20 @@ _BLOCK = re.compile(r"^( *)```(\S*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTA
 _OURS = re.compile(r"(?:examples|scripts|tests|benchmarks|csrc|docs|build)/\S+")
 
 
+def layout_errors(text: str) -> list[str]:
+    """What a reader sees broken: long lines, and lists that MkDocs takes for text."""
+    wrong = []
+    lines = _BLOCK.sub("", text).splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        if len(line) > 100 and not line.startswith(("|", "![")):
+            wrong.append(f"longer than 100 columns: {line}")
+        if line.startswith("- ") and before and not before.startswith(("- ", "  ")):
+            wrong.append(f"needs an empty line before it: {line}")
+        if line.startswith("|") and re.search(r"`[^`|]*\\\|", line):
+            wrong.append(f"the site shows the backslash: {line}")
+    return wrong + [f"code inside a list: {code[2]}" for code in _BLOCK.findall(text) if code[0]]
+
+
 def blocks(page: Path, *languages: str) -> Iterator[str]:
     for _, language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
         if language in languages:
@@ -82,6 +96,21 @@ def test_every_block_has_a_language_and_python_compiles(page: Path) -> None:
     assert not indented, "code is in fenced blocks that name their language"
     for code in blocks(page, "python"):
         compile(code, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_a_page_reads_well_in_an_editor_and_on_the_site(page: Path) -> None:
+    assert layout_errors(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_broken_layout_is_found() -> None:
+    assert layout_errors("a\n- b\n" + "c" * 101) == [
+        "needs an empty line before it: - b",
+        "longer than 100 columns: " + "c" * 101,
+    ]
+    assert layout_errors("- a\n\n  ```text\n  b\n  ```\n") == ["code inside a list:   b\n"]
+    assert layout_errors("| `a \\| b` |\n") == ["the site shows the backslash: | `a \\| b` |"]
+    assert layout_errors("a\n\n- b\n  c\n- d\n\n```text\n" + "e" * 101 + "\n```\n") == []
 
 
 @pytest.mark.parametrize("command", of_all_pages("console"))
