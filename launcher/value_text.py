@@ -1,4 +1,4 @@
-"""The texts of values, and what is allowed in them, as csrc/config/config.cc has it. Pure.
+"""The texts of values, and what is allowed in them, in the words of csrc/config/config.cc. Pure.
 
 A converter turns a text into a value, or raises ValueError saying what it expected. A blank before
 or after a value is refused, as the core refuses it.
@@ -58,7 +58,7 @@ def choice(options: Sequence[str]) -> Convert:
 
     def convert(text: str) -> str:
         if text not in options:
-            raise ValueError("one of " + ", ".join(options))
+            raise ValueError(f"{', '.join(options[:-1])} or {options[-1]}")
         return text
 
     return convert
@@ -81,7 +81,7 @@ def path(text: str) -> str:
 def paths(text: str) -> str:
     """A converter for paths separated by colons."""
     if not all(text.split(":")) or "\0" in text:
-        raise ValueError("paths separated by colons")
+        raise ValueError("paths of libraries, separated by colons")
     return text
 
 
@@ -104,7 +104,7 @@ def interface_names(text: str) -> tuple[str, ...]:
     """A converter for a comma-separated list of network interface names."""
     names = tuple(name.strip(" ") for name in text.split(","))
     if not all(_INTERFACE.match(name) for name in names):
-        raise ValueError("interface names separated by commas, e.g. eth0,eth1")
+        raise ValueError("names of 1 to 15 characters, separated by commas")
     return names
 
 
@@ -114,4 +114,4 @@ def switch(text: str) -> bool:
         return True
     if text in ("0", "false"):
         return False
-    raise ValueError("1 or 0 (true or false)")
+    raise ValueError("0, 1, true or false")

@@ -16,7 +16,7 @@ from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import parse_flags
 from mydist.launcher.settings import make_job_spec
 
-LEVELS = "one of trace, debug, info, warning, error, off"
+LEVELS = "trace, debug, info, warning, error or off"
 NAMES = "letters, digits, '.', '_' and '-' are allowed"
 SLOTS = "slots must be an integer from 1 to 65536"
 ALL = "(mydistrun --help lists all)"
@@ -44,13 +44,13 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "--fusion-threshold-mb: got '-1', expected a number from 0 to 1048576"),
     (["--timeline-filename", ""], {},
      "--timeline-filename: got '', expected a path of at most 4095 bytes"),
-    (["--mpi=maybe"], {}, "--mpi: got 'maybe', expected 1 or 0 (true or false)"),
+    (["--mpi=maybe"], {}, "--mpi: got 'maybe', expected 0, 1, true or false"),
     (["--mpi", "--gloo"], {}, "--mpi and --gloo exclude each other; give one or none of them"),
     (["--mpi-args", "'open"], {},
      "--mpi-args: got \"'open\", expected words quoted as in a shell (No closing quotation)"),
     (["--network-interfaces", "../x"], {},
      "--network-interfaces: got '../x', "
-     "expected interface names separated by commas, e.g. eth0,eth1"),
+     "expected names of 1 to 15 characters, separated by commas"),
     (["-x", "1A=2"], {}, "-x '1A': not a variable name; expected NAME or NAME=VALUE"),
     (["-x", "RANK=2"], {}, "-x RANK: mydistrun sets this variable itself; remove it"),
     (["-x", "UNSET"], {}, "-x UNSET: not set here; export it first or give -x UNSET=VALUE"),
@@ -115,18 +115,18 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "--hostfile '/dev/zero': got a device, expected a regular file"),
     (["-i", "/no/key"], {}, "-i '/no/key': no such file; expected an ssh private key"),
     ([], {"MYDIST_SHARED_MEMORY": "True"},
-     "MYDIST_SHARED_MEMORY: got 'True', expected 1 or 0 (true or false)"),
+     "MYDIST_SHARED_MEMORY: got 'True', expected 0, 1, true or false"),
     ([], {"MYDIST_PLUGINS": "a::b"},
-     "MYDIST_PLUGINS: got 'a::b', expected paths separated by colons"),
+     "MYDIST_PLUGINS: got 'a::b', expected paths of libraries, separated by colons"),
     ([], {"MYDIST_PLUGINS": "/no/such.so"}, "MYDIST_PLUGINS: '/no/such.so' is no file"),
     (["-x", "MYDIST_PLUGINS=/no/such.so"], {}, "MYDIST_PLUGINS: '/no/such.so' is no file"),
     ([], {"MYDIST_ALGORITHM": "flat "},
-     "MYDIST_ALGORITHM: got 'flat ', expected one of auto, shared_memory, hierarchical, flat"),
+     "MYDIST_ALGORITHM: got 'flat ', expected auto, shared_memory, hierarchical or flat"),
     ([], {"MYDIST_ALGORITHM": "Mine", "MYDIST_PLUGINS": "mine.so"},
      "MYDIST_ALGORITHM: got 'Mine', expected a name of up to 64 small letters, digits, '_' and "
      "'-'"),
     ([], {"MYDIST_CONTROLLER": "tcp"},
-     "MYDIST_CONTROLLER: got 'tcp', expected one of auto, local, mpi, gloo"),
+     "MYDIST_CONTROLLER: got 'tcp', expected auto, local, mpi or gloo"),
 ]  # fmt: skip
 
 BAD_HOSTFILES = [

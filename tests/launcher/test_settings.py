@@ -246,8 +246,18 @@ def test_what_an_mpirun_around_this_one_has_set_reaches_no_rank() -> None:
     assert inherited_environment(chosen) == chosen
 
 
-def test_mydistrun_checks_every_setting() -> None:
-    assert sorted(documented_settings()) == list(SETTINGS)
+def test_mydistrun_allows_what_the_page_says_of_every_setting() -> None:
+    """The core compares its own table with the page: documentation_test.cc."""
+    told = {}
+    for variable in SETTINGS:
+        # No setting takes it.
+        with pytest.raises(UsageError, match=f"^{variable}: got ") as refused:
+            check_setting(variable, "/" * 5000 + ":", variable, False)
+        told[variable] = str(refused.value).partition(", expected ")[2].replace(" of seconds", "")
+    # Without an extension there are no other rows.
+    added = re.compile(r", (\w+) or the name of an extension's \w+$")
+    allowed = {name: added.sub(r" or \1", text) for name, text in documented_settings().items()}
+    assert told == allowed
 
 
 @pytest.mark.parametrize("odd", ["{} ", " {}", "{}\n", "+{}", "{}_0", "{}\u0663", "0x{}"])
