@@ -192,7 +192,7 @@ def _rows(parameter: torch.Tensor, size: int) -> int:
 
 
 def _maker(optimizer: Any) -> Callable[[list[torch.Tensor]], Any]:
-    """What makes such an optimizer for other parameters."""
+    """A function that makes an optimizer like this one for other parameters."""
     if isinstance(optimizer, torch.optim.Optimizer):
         base = base_class(optimizer)
         # Some optimizers keep more in `defaults` than they can be made with.
@@ -209,7 +209,9 @@ def _state_bytes(make: Callable[[list[torch.Tensor]], Any], dtype: torch.dtype) 
     probe = torch.nn.Parameter(torch.zeros(64, dtype=dtype, device="cpu"))
     optimizer = make([probe])
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise wrong_type("memory_plan: optimizer", optimizer, "what makes a torch.optim.Optimizer")
+        raise wrong_type(
+            "memory_plan: optimizer", optimizer, "a function that returns a torch.optim.Optimizer"
+        )
     probe.grad = torch.zeros_like(probe)
     optimizer.step()
     kept = [v for v in optimizer.state[probe].values() if isinstance(v, torch.Tensor)]

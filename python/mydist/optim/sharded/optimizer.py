@@ -156,8 +156,8 @@ def _check_words(accumulate: Any, partition: Any) -> None:
         )
     if partition == "parameter":
         raise ValueError(
-            "ShardedOptimizer: partition='parameter' is not there yet; use DistributedOptimizer "
-            "for an optimizer that needs whole parameters"
+            "ShardedOptimizer: partition='parameter' is not supported yet; for an optimizer that "
+            "needs whole parameters, use DistributedOptimizer"
         )
     if partition not in (None, "element"):
         raise ValueError(
@@ -171,7 +171,7 @@ def _check_class(optimizer: torch.optim.Optimizer, partition: str | None) -> Non
         raise ValueError(
             f"ShardedOptimizer: mydist does not know whether {base.__name__} treats each element "
             "alone. If it does, pass partition='element'. If it needs whole parameters, as Muon "
-            "and LAMB do, use DistributedOptimizer: partition='parameter' is not there yet"
+            "and LAMB do, use DistributedOptimizer"
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError(

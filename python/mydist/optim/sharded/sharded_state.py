@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["gather_state", "scatter_state"]
 
-# A state that has a number for each element travels by itself: this stands for it.
+# Stands in a plan for a state with one number per element, which is sent by itself.
 _CUT = "cut"
 
 
@@ -178,9 +178,9 @@ def _described(
 def _plan_of(optimizer: ShardedSteps, state: Mapping[str, Any] | None) -> Any:
     """What the other ranks have to know; or a text that says what is wrong with the state."""
     if not isinstance(state, Mapping) or "state" not in state or "param_groups" not in state:
-        return "the root has no state; expected what gather_state() or state_dict() returned"
+        return "the root has no state; expected the result of gather_state() or state_dict()"
     if "shards" in state:
-        return "the state has the slices of one rank; expected what gather_state() returned"
+        return "the state has the slices of one rank; expected the result of gather_state()"
     plan: dict[int, dict[str, tuple[str, Any]]] = {}
     for index, parameter, piece in entries_of(optimizer):
         values = state["state"].get(index, {})

@@ -20,7 +20,7 @@ from .slices import MASTER, OwnPiece, Slices, cut_state
 
 @dataclass(kw_only=True)
 class ShardedDistribution(Distribution):
-    """What a sharded optimizer knows besides."""
+    """The facts of a sharded optimizer: those of a distributed one, and its slices."""
 
     slices: Slices
     stage: int = 1
