@@ -23,7 +23,7 @@ _OF_A_RANK = {f"HOROVOD_{name}" for name in OF_A_RANK}
 
 @dataclass(frozen=True)
 class Row:
-    """A flag of horovodrun that mydistrun has not.
+    """A flag of horovodrun that mydistrun lacks.
 
     Attributes:
         names: its spellings.
@@ -73,7 +73,7 @@ ROWS: tuple[Row, ...] = (
         obstacle=_ELASTIC,
     ),
     *_rows("--blacklist-cooldown-range", 2, obstacle=_ELASTIC),
-    *_rows("--jsrun", obstacle="starts ranks by LSF's jsrun, which mydist does not; leave it out"),
+    *_rows("--jsrun", obstacle="is for jsrun of LSF, which mydist does not use; leave it out"),
 )
 _BY_NAME = {name: row for row in ROWS for name in row.names}
 _VALUES = {name: flag.convert is not None for flag in FLAGS for name in flag.names}
@@ -172,7 +172,7 @@ def _flags_of_file(path: str) -> Iterator[tuple[str, ...]]:
     for section, keys in _IN_FILE.items():
         entries = loaded.get(section) or {}
         if not isinstance(entries, dict):
-            raise UsageError(f"--config-file {path!r}: {section} is no mapping")
+            raise UsageError(f"--config-file {path!r}: {section} has to be a mapping")
         if section == "stall_check" and entries.get("enabled") is False:
             yield ("--no-stall-check",)
             continue

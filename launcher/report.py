@@ -120,7 +120,7 @@ def find_cause(exits: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> 
     if fell_silent:
         return fell_silent[0]
     timed_out = [end for end in failed if failures[end.child].is_timeout]
-    # Ranks of one host may see whom all wait for, as one that is stopped before MPI_Init.
+    # A rank may name a stopped rank of its host, where other ranks cannot. Its report comes first.
     timed_out.sort(key=lambda end: not failures[end.child].ranks)
     return next(iter(timed_out + failed), None)
 
