@@ -15,7 +15,7 @@ MYDIST_EXPORT LogLevel GetLogLevel();
 // Shown as [rank r/n]; rank < 0 shows nothing.
 MYDIST_EXPORT void SetLogRank(int rank, int size);
 
-// Whether a line is taken at once. A reader of the error output that has stopped stops who writes.
+// Whether a line can be written without a wait: the reader of the error output may have stopped.
 MYDIST_EXPORT bool LogTakesLine();
 
 class MYDIST_EXPORT LogLine {

@@ -90,11 +90,11 @@ class MYDIST_EXPORT Coordinator {
   // The same of the loss of a rank that is known by other means. What that rank has said itself
   // counts more.
   Status JudgeLoss(int rank, Status loss);
-  // Told what ranks have completed last, as their farewells say it.
+  // `on_progress` gets the progress in the farewells of other ranks.
   void SetOnProgress(std::function<void(std::span<const RankProgress>)> on_progress) {
     on_progress_ = std::move(on_progress);
   }
-  // Takes in the farewells that have come, as far as they tell of progress.
+  // Passes the progress in newly received farewells to `on_progress`.
   void HearProgress(TimePoint now);
   // The signal that ended the rank, as another rank tells it; 0: none has told one yet.
   int ToldSignalOf(int rank, TimePoint now);

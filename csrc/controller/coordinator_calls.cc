@@ -165,7 +165,7 @@ Status Coordinator::JudgeLoss(int rank, Status loss) {
 // Like ToldSignalOf it takes no message out.
 void Coordinator::HearProgress(TimePoint now) {
   if (!on_progress_) return;
-  // Whom it has lost besides changes nothing about the failure that is being told.
+  // A further lost rank does not change the failure that is being reported.
   if (const Status heard = port_.Exchange(now); !heard.ok()) MYDIST_LOG(kDebug) << heard.message();
   for (const IncomingMessage& message : port_.messages()) {
     const Result<MessageKind> kind = PeekKind(message.payload);

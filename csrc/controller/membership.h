@@ -62,7 +62,7 @@ struct Farewell {
   // The root tells all who still have the stream. Else this is a loss of theirs.
   bool is_told = false;
   std::string why;  // As FarewellWords.
-  // What its rank has completed last, and what it knows of those it blames.
+  // The progress of the rank, and of the ranks that it blames.
   std::vector<RankProgress> progress{};
 };
 

@@ -122,8 +122,7 @@ class Negotiator {
   Status CheckSubmission(const std::vector<Request>& requests) const;
   Status TakeMissed(const std::vector<Request>& requests);
   void Announce(const Request& request, TimePoint now);
-  // Of a child.
-  struct Source {
+  struct Source {  // A child, and where in the stream it was when it reported.
     size_t lane;
     uint64_t position;
   };

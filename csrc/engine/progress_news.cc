@@ -10,9 +10,9 @@
 namespace mydist {
 namespace {
 
-// A datagram of this size passes every network whole, with what else is in it.
+// With the rest of the heartbeat, the datagram is small enough for every network.
 constexpr size_t kNewsBytes = 1000;
-// A farewell tells of so many ranks that it blames.
+// A farewell carries the progress of at most so many blamed ranks.
 constexpr size_t kMostBlamed = 8;
 
 // Nothing while the rank writes it.
@@ -92,7 +92,7 @@ std::vector<uint8_t> ProgressNews::ForHeartbeat(TimePoint now) {
 void ProgressNews::HearHeartbeat(std::span<const uint8_t> news, TimePoint now) {
   const Result<std::vector<RankProgress>> told = DecodeProgress(news);
   if (told.ok()) return Hear(*told, now);
-  MYDIST_LOG(kDebug) << "a heartbeat has news that cannot be read: " << told.status().message();
+  MYDIST_LOG(kDebug) << "cannot read the progress in a heartbeat: " << told.status().message();
 }
 
 }  // namespace mydist

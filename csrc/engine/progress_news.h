@@ -23,29 +23,29 @@ class ProgressNews {
   // `shm` outlives it; null: the ranks of the host share no memory.
   ProgressNews(int rank, int size, shm::ShmPort* shm);
 
-  // This rank has completed it, and has waited so long for others in all. Costs a few stores.
+  // This rank has completed `last`; wait_us: its waits for others so far. Costs a few stores.
   void NoteDone(const Request& last, int64_t run, int64_t wait_us = 0);
-  // What other ranks say, of themselves and of others.
+  // Progress that another rank has sent: its own, and what it knows of others.
   void Hear(std::span<const RankProgress> told, TimePoint now);
 
   std::vector<RankProgress> All(TimePoint now) const;
-  // What this rank has to tell when it stops: its own, and that of those it blames.
+  // The progress that a farewell carries: this rank's own, and that of the blamed ranks.
   std::vector<RankProgress> ForFarewell(std::span<const int> blamed, TimePoint now) const;
-  // Its own, and as much of the others' as a datagram holds; the next time goes on behind these.
+  // This rank's progress, and that of as many others as fit in; the next call has the next ones.
   std::vector<uint8_t> ForHeartbeat(TimePoint now);
   void HearHeartbeat(std::span<const uint8_t> news, TimePoint now);
 
  private:
-  // Into the table, what the memory of the host says.
+  // Copies the progress in the memory of the host into the table.
   void Look(TimePoint now) const;
 
   const int rank_;
   const int size_;
   shm::ShmPort* const shm_;
-  shm::DoneLine own_{};  // Where there is no memory of the host.
+  shm::DoneLine own_{};  // Used if the ranks of the host share no memory.
   std::atomic<int64_t> wait_us_{0};
   mutable ProgressTable table_;
-  size_t told_ = 0;  // Of the others, in heartbeats.
+  size_t told_ = 0;  // The next of the others for a heartbeat.
 };
 
 }  // namespace mydist

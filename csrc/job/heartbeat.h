@@ -53,8 +53,8 @@ class Heartbeat {
   // On the heartbeat's thread, once for each peer.
   using OnFinding = std::function<void(const PeerFinding& finding)>;
   using NameOf = std::function<std::string(int rank)>;
-  // What heartbeats carry besides: `tell` gives it, once for all peers; `take` gets a peer's. On
-  // the heartbeat's thread. At most kMaxNewsBytes; more is left out as a whole.
+  // Bytes that heartbeats carry. `tell` returns them, once for all peers; `take` gets a peer's.
+  // On the heartbeat's thread. If there are more than kMaxNewsBytes, none are sent.
   static constexpr size_t kMaxNewsBytes = 1024;
   struct News {
     std::function<std::vector<uint8_t>()> tell;

@@ -24,8 +24,8 @@ class PulseWatch {
   // `limit`, above zero: the longest silence of a rank that lives.
   PulseWatch(const std::vector<PulsePeer>& peers, Duration limit);
 
-  // A heartbeat of peers[index]; its number is above that of those before, else it is a copy, and
-  // false is returned.
+  // Counts a heartbeat of peers[index]. Returns false for a copy: its number is not above that of
+  // the last one.
   bool Hear(size_t index, uint64_t number);
   // Its host says that no process takes our heartbeats any more.
   void Refuse(size_t index);

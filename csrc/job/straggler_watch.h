@@ -15,9 +15,9 @@
 namespace mydist {
 
 struct StragglerNote {
-  std::vector<int> ranks;  // That the others wait for.
-  Duration waited{};       // By one of the others, the one in the middle.
-  Duration watched{};      // In this time.
+  std::vector<int> ranks;  // The others wait for these.
+  Duration waited{};       // The median wait of the others.
+  Duration watched{};      // The time in which they waited.
 
   bool operator==(const StragglerNote&) const = default;
 };
@@ -27,8 +27,8 @@ class StragglerWatch {
   // `window`, above zero: the time that a note is about.
   explicit StragglerWatch(Duration window) : window_(window) {}
 
-  // To be called about ten times in a window. A note about ranks that there has been one about
-  // comes after twice the time.
+  // Call it about ten times in a window. A second note about the same ranks comes after twice the
+  // time.
   std::optional<StragglerNote> Look(std::span<const RankProgress> progress, TimePoint now);
 
  private:
@@ -40,10 +40,10 @@ class StragglerWatch {
   std::map<int, double> Shares(const std::map<int, Sample>& samples) const;
 
   const Duration window_;
-  TimePoint begin_ = kPast;  // Of the window; kPast: none has begun.
+  TimePoint begin_ = kPast;  // The window's begin; kPast: none has begun.
   std::map<int, Sample> at_begin_;
-  std::vector<int> noted_;          // The ranks of the last note,
-  TimePoint silent_until_ = kPast;  // about which there is no other before.
+  std::vector<int> noted_;          // The ranks of the last note.
+  TimePoint silent_until_ = kPast;  // No other note about them comes earlier.
   Duration pause_{};
 };
 

@@ -76,8 +76,8 @@ py::dict ProgressOf(const Failure& failure) {
   return ranks;
 }
 
-// The message, and how far the ranks have come where they cannot say it themselves any more. Of a
-// rank that is late the message says it already.
+// The message, and the progress of the ranks that cannot report it any more. The message about a
+// late rank has it already.
 py::str TextOf(const Status& status) {
   const bool is_late = status.failure().finding == kLateFinding;
   return Utf8(status.WithSentence(is_late ? "" : ProgressText(status.failure())).message());

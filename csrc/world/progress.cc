@@ -14,11 +14,11 @@ namespace {
 constexpr size_t kMaxOperation = 32;
 // Rank, turn, number, age, waited, and the lengths of two texts.
 constexpr size_t kLeastBytes = 4 + 8 + 8 + 8 + 8 + 4 + 4;
-// No time is as long, and any clock takes it: a year.
+// A year: longer than any job, and short enough for every clock.
 constexpr double kMostSeconds = 366.0 * 24 * 3600;
-// A text shows so many groups of ranks.
+// A text shows at most so many groups of ranks.
 constexpr size_t kMostGroups = 3;
-// News that are older say so.
+// The text tells the age of progress that is older.
 constexpr double kOldSeconds = 0.5;
 
 struct ProgressGroup {
@@ -31,7 +31,7 @@ bool IsBlamed(const Failure& failure, int rank) {
   return std::find(failure.ranks.begin(), failure.ranks.end(), rank) != failure.ranks.end();
 }
 
-// Those to blame first, then those behind.
+// Ranks with equal progress share a group. Blamed ranks come first, then those behind.
 std::vector<ProgressGroup> GroupsOf(const Failure& failure) {
   using Place = std::tuple<bool, int64_t, std::string, std::string>;
   std::map<Place, ProgressGroup> groups;
@@ -122,7 +122,7 @@ void ProgressTable::Note(const RankProgress& told, TimePoint now) {
   const TimePoint as_of = now - age;
   MutexLock lock(mutex_);
   Entry& entry = entries_[told.rank];
-  // A shared-memory line tells what the rank has completed, and nothing of its waits.
+  // Shared memory has what the rank has completed, and not how long it has waited.
   const double waited = std::max(entry.told.waited, told.waited);
   entry.told.waited = waited;
   if (std::pair(told.turn, as_of) < std::pair(entry.told.turn, entry.as_of)) return;
@@ -158,11 +158,11 @@ std::string ProgressText(const Failure& failure) {
     const bool is_same = shown > 1 && what == first;
     text += (shown == 1 ? "The last collective of " : "; that of ") + RankListText(group.ranks) +
             " was " + (is_same ? "the same" : what);
-    // Later it may have come further; the others have told as they left.
+    // A blamed rank may have gone on since; the others sent this as they left.
     const double age = group.is_blamed ? group.progress->age : 0;
     if (age >= kOldSeconds) text += ", as told " + SecondsText(age) + " before";
   }
-  if (left_out > 0) text += "; " + std::to_string(left_out) + " more have come to other points";
+  if (left_out > 0) text += "; " + std::to_string(left_out) + " more ranks have completed others";
   return text + ".";
 }
 

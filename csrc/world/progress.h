@@ -1,5 +1,5 @@
 // What the ranks of a job have completed last, as it travels between them and as an error has it.
-// A rank that dies or falls silent cannot say it any more: so ranks tell each other before.
+// A rank that dies or falls silent can send nothing more, so ranks send it while they run.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@
 
 namespace mydist {
 
-// Of longer names only the beginning travels.
+// Bytes of a tensor's name that are sent; a longer name is cut.
 inline constexpr size_t kMaxProgressName = 96;
 
-// A list of these. Pure.
+// Write and read a list of progress. Pure.
 MYDIST_EXPORT void WriteProgress(ByteWriter& writer, std::span<const RankProgress> progress);
 MYDIST_EXPORT std::vector<RankProgress> ReadProgress(ByteReader& reader);
 // The same, as a message of its own: whole entries from the front, as many as `limit` bytes hold.
@@ -29,12 +29,12 @@ MYDIST_EXPORT std::vector<uint8_t> EncodeProgress(std::span<const RankProgress> 
 // kInternal when it is malformed.
 MYDIST_EXPORT Result<std::vector<RankProgress>> DecodeProgress(std::span<const uint8_t> bytes);
 
-// What is known of each rank. Any thread.
+// The latest progress of each rank. Thread-safe.
 class MYDIST_EXPORT ProgressTable {
  public:
   explicit ProgressTable(int size) : size_(size) {}
 
-  // Counts unless later news of the rank are known, or no rank of the job is meant.
+  // Keeps it, unless later progress of the rank is known or the job has no such rank.
   void Note(const RankProgress& told, TimePoint now) MYDIST_EXCLUDES(mutex_);
   // In the order of ranks.
   std::vector<RankProgress> Read(TimePoint now) const MYDIST_EXCLUDES(mutex_);

@@ -105,7 +105,7 @@ TEST(ProgressTest, ATextIsShortWhateverTheRanksHaveDone) {
   for (int rank = 1; rank < 50; ++rank) progress.push_back(Done(rank, rank, 1));
   EXPECT_EQ(ProgressText(FailureOf({0}, progress)),
             "The last collective of rank 0 was none; that of rank 1 was allreduce 'x', number 1; "
-            "that of rank 2 was allreduce 'x', number 2; 47 more have come to other points.");
+            "that of rank 2 was allreduce 'x', number 2; 47 more ranks have completed others.");
 }
 
 TEST(ProgressTest, NothingIsSaidWhereNothingIsKnownOfThoseToBlame) {
