@@ -78,7 +78,9 @@ ROWS: tuple[Row, ...] = (
 _BY_NAME = {name: row for row in ROWS for name in row.names}
 _VALUES = {name: flag.convert is not None for flag in FLAGS for name in flag.names}
 
-# Where Horovod's config file has what a flag says; True in place of a key stands for the section.
+_CONTROLLERS = ("gloo", "mpi")
+
+# Where Horovod's config file has what a flag says.
 _IN_FILE: dict[str, dict[str, str]] = {
     "params": {
         "fusion_threshold_mb": "--fusion-threshold-mb",
@@ -110,6 +112,8 @@ def translated(
         return list(arguments), environment
     found = [part for option in options for part in _ours(option)]
     given = {token.partition("=")[0] for token in found}
+    if given & {f"--{name}" for name in _CONTROLLERS}:  # Then the file does not choose.
+        given |= {f"--{name}" for name in _CONTROLLERS}
     files = [value for option in options for value in _config_files(option)]
     from_files = [
         part
@@ -169,6 +173,12 @@ def _config_files(option: tuple[str, ...]) -> Sequence[str]:
 def _flags_of_file(path: str) -> Iterator[tuple[str, ...]]:
     """The options that Horovod's nested config file stands for; other sections have no effect."""
     loaded = load_config_file(path)
+    if controller := loaded.get("controller"):
+        if str(controller).lower() not in _CONTROLLERS:
+            raise UsageError(
+                f"--config-file {path!r}: controller is {controller!r}, expected gloo or mpi"
+            )
+        yield (f"--{str(controller).lower()}",)
     for section, keys in _IN_FILE.items():
         entries = loaded.get(section) or {}
         if not isinstance(entries, dict):

@@ -44,6 +44,30 @@ def test_horovodruns_flags_become_ours(given: str, expected: dict[str, object]) 
     assert rest == "/mine" and (Path(folder) / "horovod" / "__init__.py").is_file()
 
 
+# The flags of horovodrun 0.28.1, with values; but those for elastic jobs and --jsrun.
+ALL = """
+-h,--help,-v,--version,-np 2,--num-proc 2,-cb,--check-build,--disable-cache,--start-timeout 3
+--network-interfaces lo,--network-interface lo,--output-filename o,--verbose
+-p 22,--ssh-port 22,-i k,--ssh-identity-file k,--fusion-threshold-mb 1,--cycle-time-ms 0.5
+--cache-capacity 3,--hierarchical-allreduce,--no-hierarchical-allreduce,--hierarchical-allgather
+--no-hierarchical-allgather,--torus-allreduce,--no-torus-allreduce,--autotune,--no-autotune
+--autotune-log-file f,--autotune-warmup-samples 3,--autotune-steps-per-sample 3
+--autotune-bayes-opt-max-samples 3,--autotune-gaussian-process-noise 0.5,--timeline-filename t
+--timeline-mark-cycles,--no-timeline-mark-cycles,--no-stall-check,--stall-check
+--stall-check-warning-time-seconds 3,--stall-check-shutdown-time-seconds 3,--mpi-threads-disable
+--no-mpi-threads-disable,--mpi-args=-x,--tcp,--binding-args b,--num-nccl-streams 3
+--thread-affinity 3,--gloo-timeout-seconds 3,--log-level TRACE,--log-with-timestamp
+--log-without-timestamp,-prefix-timestamp,--prefix-output-with-timestamp,--log-hide-timestamp
+--no-log-hide-timestamp,-H a:1,--hosts a:1,-hostfile h,--hostfile h,--gloo,--mpi
+"""
+
+
+def test_every_flag_of_horovodrun_is_taken() -> None:
+    for flag in ALL.strip().replace("\n", ",").split(","):
+        parsed = parse_flags(translated(["--horovod", *flag.split(), "python", "t.py"], {})[0])
+        assert parsed.command == ("python", "t.py"), flag
+
+
 @pytest.mark.parametrize("flag", ["--min-np 1", "--slots-per-host 2", "--jsrun"])
 def test_what_cannot_be_served_is_said(flag: str) -> None:
     with pytest.raises(UsageError, match=f"--horovod: {flag.split()[0]} .*leave it out"):
@@ -64,16 +88,17 @@ def test_without_the_flag_all_stays() -> None:
 def test_the_config_file_is_nested(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
-        "verbose: true\n"
+        "verbose: true\ncontroller: MPI\n"
         "params:\n  fusion_threshold_mb: 32\n  cycle_time_ms: 1\n  hierarchical_allreduce: false\n"
         "timeline:\n  filename: t.json\n  mark_cycles: true\n"
         "stall_check:\n  enabled: false\n  warning_time_seconds: 5\n"
         "logging:\n  level: INFO\n"
     )
-    given = ["--horovod", "--config-file", str(file), "--fusion-threshold-mb", "8", "true"]
-    values = parse_flags(translated(given, {})[0]).values
+    given = ["--horovod", "--config-file", str(file), "--fusion-threshold-mb", "8"]
+    values = parse_flags(translated([*given, "true"], {})[0]).values
     values.pop("x")
     assert values == {
+        "mpi": True,
         "fusion-threshold-mb": 8.0,
         "hierarchical-allreduce": False,
         "timeline-filename": "t.json",
@@ -81,6 +106,12 @@ def test_the_config_file_is_nested(tmp_path: Path) -> None:
         "stall-check-warning-time-seconds": 0.0,
         "log-level": "info",
     }
+
+    chosen = parse_flags(translated([*given, "--gloo", "true"], {})[0]).values
+    assert "mpi" not in chosen and chosen["gloo"]
+    file.write_text("controller: jsrun\n")
+    with pytest.raises(UsageError, match="controller is 'jsrun', expected gloo or mpi"):
+        translated([*given, "true"], {})
 
 
 def test_ranks_import_horovod(mydistrun: Mydistrun) -> None:
