@@ -60,7 +60,6 @@ def horovod_arguments_stand_in_its_order() -> None:
     raises(lambda: hvd.allreduce(mine, average=True, op=hvd.Sum), "op parameter supersedes average")
     total = hvd.allreduce(mine, average=False)
     np.testing.assert_allclose(total.numpy(), sum(of_all(5)), rtol=1e-5, atol=1e-6)
-    raises(lambda: hvd.allreduce_async(torch.zeros(3, 2).t()), "required to be contiguous")
 
 
 @check()
@@ -141,6 +140,49 @@ def horovod_reducescatter_refuses_adasum() -> None:
     begin()
     rows = torch.ones(hvd.size())
     raises(lambda: hvd.reducescatter(rows, op=hvd.Adasum), "Adasum", kind=hvd.HorovodInternalError)
+
+
+TURNED = {
+    "allreduce": hvd.allreduce,
+    "grouped_allreduce": lambda t: hvd.grouped_allreduce([t])[0],
+    "allgather": hvd.allgather,
+    "grouped_allgather": lambda t: hvd.grouped_allgather([t])[0],
+    "broadcast": lambda t: hvd.broadcast(t, 0),
+    "alltoall": hvd.alltoall,
+    "reducescatter": hvd.reducescatter,
+    "grouped_reducescatter": lambda t: hvd.grouped_reducescatter([t])[0],
+}
+
+
+@check(min_size=2, cases=[(call,) for call in TURNED])
+def horovod_call_that_one_rank_refuses_is_over_for_all(call: str) -> None:
+    """As of mydist: no later call of that rank meets the others' call."""
+    begin()
+    run, rows = TURNED[call], torch.ones(hvd.size(), hvd.size())
+    text = "required to be contiguous" if hvd.rank() == 0 else "a rank has refused its call"
+    kind = ValueError if hvd.rank() == 0 else hvd.HorovodInternalError
+    turned = torch.ones(hvd.size() + 1, hvd.size()).t()[:, : hvd.size()]
+    raises(lambda: run(turned if hvd.rank() == 0 else rows), text, kind=kind)
+    for number in (1.0, 2.0):
+        assert bool((run(rows * number) == number).all())
+
+
+@check(min_size=2)
+def horovod_op_that_one_rank_refuses_is_over_for_all() -> None:
+    begin()
+    text = "op type not supported" if hvd.rank() == 0 else "a rank has refused its call"
+    op = 17 if hvd.rank() == 0 else hvd.Sum
+    raises(lambda: hvd.allreduce(torch.ones(2), op=op), text, kind=hvd.HorovodInternalError)
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum)[0] == hvd.size()
+
+
+@check()
+def horovod_refuses_what_it_cannot_send() -> None:
+    begin()
+    sparse = torch.sparse_coo_tensor([[0]], [1.0], (3,))
+    raises(lambda: hvd.allreduce(sparse), "Tensor type torch.sparse.FloatTensor is not supported")
+    raises(lambda: hvd.broadcast(torch.ones(2), None), "root_rank is None", kind=TypeError)  # type: ignore[arg-type]
+    raises(lambda: hvd.alltoall(torch.tensor(1.0)), "scalar")
 
 
 @check()

@@ -9,6 +9,7 @@ from typing import Any
 from ...collectives import sets as collective_sets
 from ...job import process_set as job_sets
 from ...job import topology
+from .exceptions import HorovodInternalError
 from .util import is_iterable
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "remove_process_set",
 ]
 
+NO_JOB = "Horovod has not been initialized; use hvd.init()."
 _NOT_RANKS = (
     "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm object"
 )
@@ -54,11 +56,17 @@ class ProcessSet:
             self.mpi_comm = ranks_or_comm
 
     def size(self) -> int | None:
-        """How many ranks are in it; None while it is not registered."""
-        return None if self.process_set_id is None else len(self.ranks or ())
+        """How many ranks are in it; None while it is not registered. ValueError before init()."""
+        if self.process_set_id is None:
+            return None
+        _require_job()
+        return len(self.ranks or ())
 
     def rank(self) -> int | None:
-        """This rank's index in it; None while it is not registered. ValueError for others."""
+        """This rank's index in it; None while it is not registered.
+
+        Raises ValueError before init(), and on other ranks.
+        """
         if self.process_set_id is None:
             return None
         if not self.included():
@@ -66,8 +74,14 @@ class ProcessSet:
         return (self.ranks or []).index(topology.rank())
 
     def included(self) -> bool | None:
-        """Whether this rank is in it; None while its ranks are unknown."""
-        return None if self.ranks is None else topology.rank() in self.ranks
+        """Whether this rank is in it; None while its ranks are unknown.
+
+        Raises ValueError before init().
+        """
+        if self.ranks is None:
+            return None
+        _require_job()
+        return topology.rank() in self.ranks
 
     def __str__(self) -> str:
         return (
@@ -98,7 +112,12 @@ global_process_set.own = job_sets.global_process_set
 
 
 def own_set(process_set: ProcessSet | job_sets.ProcessSet) -> job_sets.ProcessSet:
-    """What mydist's collectives take. ValueError for a set that is not registered."""
+    """What mydist's collectives take.
+
+    Raises HorovodInternalError before init(), and ValueError for a set that is not registered.
+    """
+    if not topology.is_initialized():
+        raise HorovodInternalError(NO_JOB)
     if isinstance(process_set, job_sets.ProcessSet):
         return process_set
     if process_set.process_set_id is None or process_set.own is None:
@@ -116,13 +135,16 @@ def given_sets(process_sets: Any) -> list[ProcessSet]:
     return [] if is_word or process_sets is None else list(process_sets)
 
 
-def begin(process_sets: Sequence[ProcessSet]) -> None:
-    """The job has begun; these sets are added to it, in their order.
+def begin(process_sets: Sequence[ProcessSet], communicator: Any = None) -> None:
+    """The job has begun, on the ranks of this communicator if there is one.
+
+    The sets are added to it, in their order.
 
     Raises ValueError for a set that is there twice, or is the whole job.
     """
     _registered.clear()
     global_process_set.ranks = list(range(topology.size()))
+    global_process_set.mpi_comm = communicator
     for index, process_set in enumerate(process_sets):
         duplicate = ValueError(
             f"Horovod could not be initialized because process_sets entry number {index} is a "
@@ -150,9 +172,13 @@ def _is_known(ranks: list[int] | None) -> bool:
     return ranks is not None and (tuple(ranks) in _registered or ranks == global_process_set.ranks)
 
 
-def _require_change(verb: str) -> None:
+def _require_job() -> None:
     if not topology.is_initialized():
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
+        raise ValueError(NO_JOB)
+
+
+def _require_change(verb: str) -> None:
+    _require_job()
     if not _may_change:
         raise ValueError(
             f"Set {_DYNAMIC}=1 to allow {verb} process sets after Horovod initialization."

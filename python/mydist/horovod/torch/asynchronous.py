@@ -6,13 +6,15 @@ multiplied in float32, and an average multiplies the sum by one factor, as Horov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ... import reduce_op as own_ops
 from ...collectives import handles, moves, reductions
+from ...collectives.arguments import refusal_noted
 from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import ProcessSet, global_process_set, own_set
 from ..common.util import get_average_backwards_compatibility_fun
@@ -112,8 +114,8 @@ def _finish(handle: int) -> Any:
 
 
 def _named(call: str, name: str | None) -> str | None:
-    """One name may be that of an allreduce and an allgather at once, as in Horovod."""
-    return f"{call}.{name}" if name else name
+    """One name may be that of an allreduce and an allgather at once, as in Horovod; "" is none."""
+    return f"{call}.{name}" if name else None
 
 
 def _remember(handle: int, finish: Finish) -> int:
@@ -123,18 +125,46 @@ def _remember(handle: int, finish: Finish) -> int:
 
 def _checked(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, without what autograd knows of it."""
+    if tensor.layout != torch.strided:
+        raise ValueError(_unsupported(tensor))
     if not tensor.is_contiguous():
         raise ValueError("Tensor is required to be contiguous.")
     return tensor.data
 
 
+def _unsupported(tensor: torch.Tensor) -> str:
+    return f"Tensor type {tensor.type()} is not supported."
+
+
 def _submit(submit: Callable[[], int], tensor: torch.Tensor, finish: Finish) -> int:
     try:
         return _remember(submit(), finish)
-    except TypeError:
-        if not isinstance(tensor, torch.Tensor):
+    except TypeError as error:
+        if f"{tensor.dtype} is not supported".removeprefix("torch.") not in str(error):
             raise
-        raise ValueError(f"Tensor type {tensor.type()} is not supported.") from None
+        raise ValueError(_unsupported(tensor)) from None
+
+
+class _WrongOpError(ValueError):
+    pass
+
+
+def _own_op(op: Any) -> own_ops.ReduceOp:
+    if isinstance(op, own_ops.ReduceOp):
+        return op
+    if op not in range(len(_OWN_OPS)):
+        raise _WrongOpError("Reduction op type not supported.")
+    return _OWN_OPS[op]
+
+
+@contextmanager
+def _checks_of_reduction(stem: str, is_group: bool, name: str | None, own: Any) -> Iterator[None]:
+    """As refusal_noted(); a wrong op is a HorovodInternalError."""
+    try:
+        with refusal_noted(f"grouped_{stem}" if is_group else stem, name, own):
+            yield
+    except _WrongOpError as error:
+        raise HorovodInternalError(str(error)) from None
 
 
 class _Scaled:
@@ -144,8 +174,7 @@ class _Scaled:
     """
 
     def __init__(self, tensors: Tensors, op: int, before: float, after: float, size: int) -> None:
-        is_own = isinstance(op, own_ops.ReduceOp)
-        self.op = own_ops.ReduceOp(op) if is_own else _OWN_OPS[op]
+        self.op = _own_op(op)
         self.factors = (before, after)
         self._before = self._after = 1.0
         if all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
@@ -181,8 +210,9 @@ def _start_allreduce(
     is_group: bool,
 ) -> int:
     own = own_set(process_set)
-    scaled = _Scaled(tensors, op, *factors, own.size())
-    given = scaled.inputs(tensors)
+    with _checks_of_reduction("allreduce", is_group, name, own):
+        scaled = _Scaled(tensors, op, *factors, own.size())
+        given = scaled.inputs(tensors)
     lies_there = in_place and not scaled.copies
     call = getattr(
         reductions, f"{'grouped_' if is_group else ''}allreduce_async{'_' if lies_there else ''}"
@@ -296,7 +326,9 @@ def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """A handle of all ranks' tensors, joined along the first dimension."""
-    own, given = own_set(process_set), _checked(tensor)
+    own = own_set(process_set)
+    with refusal_noted("allgather", name, own):
+        given = _checked(tensor)
     return _submit(
         lambda: moves.allgather_async(given, _named("allgather", name), own), tensor, _as_it_is
     )
@@ -306,7 +338,9 @@ def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """A handle of the allgathers of several tensors, all of them or none; gives a tuple."""
-    own, given = own_set(process_set), [_checked(tensor) for tensor in tensors]
+    own = own_set(process_set)
+    with refusal_noted("grouped_allgather", name, own):
+        given = [_checked(tensor) for tensor in tensors]
     return _submit(
         lambda: moves.grouped_allgather_async(given, _named("allgather", name), own),
         tensors[0],
@@ -321,7 +355,9 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """A handle of the root's tensor."""
-    own, given = own_set(process_set), _checked(tensor)
+    own = own_set(process_set)
+    with refusal_noted("broadcast", name, own):
+        given = _checked(tensor)
     return _submit(
         lambda: moves.broadcast_async(given, root_rank, _named("broadcast", name), own),
         tensor,
@@ -336,12 +372,30 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As broadcast_async, in place."""
-    own, given = own_set(process_set), _checked(tensor)
+    own = own_set(process_set)
+    with refusal_noted("broadcast", name, own):
+        given = _checked(tensor)
     return _submit(
         lambda: moves.broadcast_async_(given, root_rank, _named("broadcast", name), own),
         tensor,
         lambda _: tensor,
     )
+
+
+def _even_splits(tensor: torch.Tensor, size: int) -> list[int]:
+    rows, rest = divmod(len(tensor), size)
+    if rest:
+        raise ValueError(
+            f"alltoall: the tensor has {len(tensor)} rows, which {size} ranks cannot share out "
+            "evenly; give splits"
+        )
+    return [rows] * size
+
+
+def _rows_of(tensor: torch.Tensor, splits: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """Those that `splits` give away: they may leave some at the end."""
+    given = int(torch.as_tensor(splits).sum())
+    return tensor[:given] if 0 <= given < len(tensor) else tensor
 
 
 def alltoall_async(
@@ -354,16 +408,15 @@ def alltoall_async(
 
     Raises ValueError when there are no `splits` and the rows cannot be shared out evenly.
     """
-    own, given = own_set(process_set), _checked(tensor)
+    own = own_set(process_set)
     counts_dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
-    if splits is None:
-        rows, rest = divmod(len(tensor), own.size())
-        if rest:
-            raise ValueError(
-                f"alltoall: the tensor has {len(tensor)} rows, which {own.size()} ranks cannot "
-                "share out evenly; give splits"
-            )
-        splits = [rows] * own.size()
+    with refusal_noted("alltoall", name, own):
+        given = _checked(tensor)
+        if tensor.dim() == 0:
+            raise ValueError("alltoall: the tensor is a scalar, which has no rows to share out")
+        if splits is None:
+            splits = _even_splits(tensor, own.size())
+        given = _rows_of(given, splits)
 
     def finish(result: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         return result[0], result[1].to(device="cpu", dtype=counts_dtype)
@@ -382,10 +435,11 @@ def _start_reducescatter(
     is_group: bool,
 ) -> int:
     own = own_set(process_set)
-    scaled = _Scaled(tensors, op, *factors, own.size())
-    if scaled.op == own_ops.Adasum:
-        raise HorovodInternalError("reducescatter: op Adasum works with allreduce only")
-    given = scaled.inputs(tensors)
+    with _checks_of_reduction("reducescatter", is_group, name, own):
+        scaled = _Scaled(tensors, op, *factors, own.size())
+        given = scaled.inputs(tensors)
+        if scaled.op == own_ops.Adasum:
+            raise _WrongOpError("reducescatter: op Adasum works with allreduce only")
     call = reductions.grouped_reducescatter_async if is_group else reductions.reducescatter_async
     before, after = scaled.factors
 

@@ -131,4 +131,4 @@ def broadcast_object(
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """The objects of all ranks, in rank order; cloudpickle must take them."""
-    return objects.allgather_object(obj, name)
+    return objects.allgather_object(obj, name, own_set(global_process_set))

@@ -22,6 +22,7 @@ from ...job.build_report import (
 )
 from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import (
+    NO_JOB,
     ProcessSet,
     add_process_set,
     begin,
@@ -30,7 +31,13 @@ from ..common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from ..common.util import num_rank_is_power_2
+from ..common.util import (
+    check_installed_version,
+    get_average_backwards_compatibility_fun,
+    gpu_available,
+    is_iterable,
+    num_rank_is_power_2,
+)
 from ..environment import adopt_settings
 from . import asynchronous, synchronous
 from .asynchronous import *
@@ -44,13 +51,16 @@ __all__ = [
     "ProcessSet",
     "add_process_set",
     "ccl_built",
+    "check_installed_version",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "get_average_backwards_compatibility_fun",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -83,23 +93,26 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         process_sets: a list of ProcessSet to begin with. "dynamic", or the variable
             HOROVOD_DYNAMIC_PROCESS_SETS=1, allows to add and remove sets later.
 
-    Raises ValueError for a set that is given twice; others as mydist.init.
+    Raises ValueError for a set that is given twice, and for what is no `comm`; others as
+    mydist.init.
     """
     if topology.is_initialized() and global_process_set.ranks:
         return
+    is_list = comm is None or is_iterable(comm)
+    if not is_list and not callable(getattr(comm, "Get_size", None)):
+        raise ValueError(
+            "Invalid type of argument comm. Expected list of rank integers or mpi4py.MPI.Comm "
+            "object."
+        )
     sets = given_sets(process_sets)
     adopt_settings()
     forget_handles()
-    own_job.init(comm if comm is None or not _is_empty(comm) else None)
+    own_job.init((list(comm or ()) or None) if is_list else comm)
     try:
-        begin(sets)
+        begin(sets, None if is_list else comm)
     except BaseException:
         shutdown()
         raise
-
-
-def _is_empty(comm: Any) -> bool:
-    return isinstance(comm, (list, tuple)) and not comm
 
 
 def shutdown() -> None:
@@ -117,7 +130,7 @@ def _of_job(number: Callable[[], _Value]) -> _Value:
     try:
         return number()
     except ValueError:
-        raise ValueError("Horovod has not been initialized; use hvd.init().") from None
+        raise ValueError(NO_JOB) from None
 
 
 def size() -> int:

@@ -436,6 +436,7 @@ def join(device: int = -1) -> int:
 
     Returns the rank that called it last. `device` is not needed.
     """
+    own_set(global_process_set)
     return waits.join()
 
 
