@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import mydist.horovod
 import mydist.horovod.torch as hvd
@@ -55,6 +54,7 @@ SIGNATURES = {
     "start_timeline": "file_path mark_cycles",
     "add_process_set": "process_set",
     "remove_process_set": "process_set",
+    "check_extension": "ext_name ext_env_var pkg_path args",
     "broadcast_parameters": "params root_rank",
     "broadcast_optimizer_state": "optimizer root_rank model",
     "broadcast_object": "obj root_rank name process_set",
@@ -104,14 +104,25 @@ def test_average_is_an_older_op() -> None:
         mpi_ops.handle_average_backwards_compatibility(hvd.Sum, True)
 
 
-def test_before_init() -> None:
-    for question in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size):
-        with pytest.raises(ValueError, match="Horovod has not been initialized; use hvd.init"):
-            question()
-    some = hvd.ProcessSet([1, 0])
-    assert (some.ranks, some.process_set_id, some.size()) == ([0, 1], None, None)
+def test_wrong_arguments_before_init() -> None:
     with pytest.raises(ValueError, match="list of process ranks or an mpi4py Comm"):
         hvd.ProcessSet(["0"])
+    with pytest.raises(ValueError, match="Invalid type of argument comm"):
+        hvd.init(comm=5)
+
+
+class Communicator:
+    """What init() uses of an mpi4py communicator."""
+
+    def Get_size(self) -> int:
+        return 1
+
+
+def test_the_global_set_knows_the_communicator_of_the_job() -> None:
+    for comm in (Communicator(), None):
+        hvd.init(comm)
+        assert hvd.global_process_set.mpi_comm is comm
+        hvd.shutdown()
 
 
 def test_sets_change_only_where_the_variable_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,22 +135,26 @@ def test_sets_change_only_where_the_variable_allows(monkeypatch: pytest.MonkeyPa
         hvd.shutdown()
 
 
-def test_what_is_not_here() -> None:
-    with pytest.raises(ImportError, match=r"horovod\.spark is not in mydist.*mydistrun"):
-        importlib.import_module("mydist.horovod.spark")
-    for make in (
-        lambda: hvd.elastic.run(print),
-        lambda: hvd.elastic.TorchState(model=None),
-        lambda: hvd.elastic.ElasticSampler([1]),
-    ):
-        with pytest.raises(NotImplementedError, match="mydist does not have yet"):
-            make()
-    with pytest.raises(ValueError, match="expected input tensor to be on GPU"):
-        hvd.SyncBatchNorm(3)(torch.ones(2, 3))
-    with pytest.raises(NotImplementedError, match="run: slots is for elastic jobs"):
-        mydist.horovod.run(print, slots=2)
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("tensorflow", "use horovod.torch"),
+        ("keras", "use horovod.torch"),
+        ("mxnet", "use horovod.torch"),
+        ("spark", "mydistrun, or call mydist.run"),
+        ("ray", "mydistrun, or call mydist.run"),
+    ],
+)
+def test_parts_for_others_say_what_to_use(name: str, instead: str) -> None:
+    with pytest.raises(ImportError, match=rf"horovod\.{name} is not in mydist.*{instead}"):
+        importlib.import_module(f"mydist.horovod.{name}")
+
+
+def test_arguments_of_run_that_contradict_each_other() -> None:
     with pytest.raises(ValueError, match="hosts and hostfile only allow one"):
         mydist.horovod.run(print, hosts="a:1", hostfile="b")
+    with pytest.raises(ValueError, match="use_gloo and use_mpi only allow one"):
+        mydist.horovod.run(print, use_gloo=True, use_mpi=True)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +190,7 @@ def test_programs_find_their_rank_in_horovods_variables() -> None:
 
 SCRIPT = """
 import sys
+import torch
 import horovod, horovod.torch as hvd
 from horovod.torch.mpi_ops import allreduce
 from horovod.common.exceptions import HorovodInternalError
@@ -186,23 +202,34 @@ try:
     import horovod.tensorflow.keras
 except ImportError as error:
     print(error)
-def work(number):
-    import horovod.torch
-    return horovod.torch.rank()
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        import horovod
+        return horovod.__name__
 if __name__ == "__main__":
-    import multiprocessing
     hvd.init()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print("worker of", pool.map(work, [1]), sys.argv[1:])
+    for kind in ("fork", "spawn"):
+        loader = torch.utils.data.DataLoader(Data(), num_workers=1, multiprocessing_context=kind)
+        print(kind, "worker has", list(loader), sys.argv[1:])
 """
 
 
 @pytest.mark.parametrize("by", ["module", "path"])
 def test_import_horovod_gives_this_package(tmp_path: Path, by: str) -> None:
-    """Also in a process that the script spawns."""
+    """Also in the workers of a DataLoader, and where another Horovod is installed."""
     script = tmp_path / "unedited.py"
     script.write_text(SCRIPT)
-    environment, command = dict(os.environ), [sys.executable, "-m", "mydist.horovod"]
+    installed = tmp_path / "installed" / "horovod"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("print('the installed one')")
+    path = os.pathsep.join([str(installed.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    alone = [sys.executable, "-c", "import mydist.horovod, horovod"]
+    done = subprocess.run(alone, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "the installed one\n"
+    command = [sys.executable, "-m", "mydist.horovod"]
     if by == "path":
         environment, command = with_import_path(environment), [sys.executable]
     done = subprocess.run(
@@ -210,11 +237,13 @@ def test_import_horovod_gives_this_package(tmp_path: Path, by: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
+    assert "the installed one" not in done.stdout
     assert "horovod.tensorflow is not in mydist, which is for PyTorch" in done.stdout
-    assert "worker of [0] ['--epochs']" in done.stdout
+    for kind in ("fork", "spawn"):
+        assert f"{kind} worker has [['mydist.horovod']] ['--epochs']" in done.stdout
 
 
 def test_the_module_needs_a_script() -> None:
@@ -223,7 +252,7 @@ def test_the_module_needs_a_script() -> None:
         (["/no/such.py"], "No such file or directory"),
     ):
         command = [sys.executable, "-m", "mydist.horovod", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert (done.returncode, text in done.stderr) == (2, True), done.stderr
 
 

@@ -5,6 +5,7 @@ import mydist.horovod.torch as hvd
 
 from __future__ import annotations
 
+from ..common.util import check_extension
 from . import elastic
 from .compression import Compression
 from .functions import (
@@ -109,6 +110,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "cross_rank",
     "cross_size",
     "cuda_built",

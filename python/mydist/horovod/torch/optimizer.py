@@ -111,6 +111,7 @@ def _begin(self: Any, named: list[tuple[str, torch.Tensor]], passes: int) -> Non
     """The fields that both kinds of optimizer have."""
     self._parameter_names = {parameter: name for name, parameter in named}
     self._handles = {}
+    self._grad_accs = []  # The handles of the hooks.
     self._requires_update = set()
     self._synchronized = False
     self._should_synchronize = True
@@ -127,7 +128,7 @@ def _watch(self: Any, parameter: torch.Tensor) -> None:
             optimizer._on_gradient(parameter)
 
     self._requires_update.add(parameter)
-    parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    self._grad_accs.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
 
 def _count(self: Any, parameter: torch.Tensor) -> bool:
