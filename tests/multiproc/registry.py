@@ -30,6 +30,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "training",
         "conveniences",
         "horovod",
+        "horovod_rows",
     ),
     "optimizer": (
         "optimizer_training",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from multiproc.checks import horovod_rows
 
 import mydist as md
+import mydist.horovod
+import mydist.horovod.torch as hvd
 from mydist.launcher.flags import FLAGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +79,76 @@ def test_a_name_is_there_if_the_page_says_so(name: str) -> None:
     new = next(new for old, new, _ in tables("`horovod.torch`") if name in old)
     assert new in ("same", "–")
     assert hasattr(md, name) == (new == "same")
+
+
+def before_init(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="mydist has not been initialized"):
+        md.allreduce(torch.ones(2))
+    for call in (lambda: hvd.allreduce(torch.ones(2)), hvd.join, lambda: hvd.allgather_object(1)):
+        with pytest.raises(hvd.HorovodInternalError, match="Horovod has not been initialized"):
+            call()
+    for question in (hvd.rank, hvd.global_process_set.size, hvd.ProcessSet([0]).included):
+        with pytest.raises(ValueError, match="Horovod has not been initialized"):
+            question()
+
+
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_CACHE_CAPACITY", "77")
+    # What init() puts there is taken away after the test.
+    monkeypatch.setenv("MYDIST_CACHE_CAPACITY", "")
+    monkeypatch.delenv("MYDIST_CACHE_CAPACITY")
+    for library, expected in ((md, None), (hvd, "77")):
+        library.init()
+        library.shutdown()
+        assert os.environ.get("MYDIST_CACHE_CAPACITY") == expected
+
+
+def elastic(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not hasattr(md, "elastic")
+    for make in (
+        lambda: hvd.elastic.run(print),
+        lambda: hvd.elastic.TorchState(model=None),
+        lambda: hvd.elastic.ElasticSampler([1]),
+        lambda: hvd.elastic.state.ModelStateHandler(None),
+        lambda: hvd.elastic.state.get_handler_registry(),
+    ):
+        with pytest.raises(NotImplementedError, match="mydist does not have yet"):
+            make()
+
+
+def number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for run, has_older in ((md.run, False), (mydist.horovod.run, True)):
+        taken = set(inspect.signature(run).parameters)
+        assert "num_proc" in taken
+        assert ("np" in taken) == has_older
+    with (
+        pytest.warns(DeprecationWarning, match="np is deprecated, use num_proc instead"),
+        pytest.raises(NotImplementedError, match="slots is for elastic jobs"),
+    ):
+        mydist.horovod.run(print, np=2, slots=2)
+
+
+# The last rows on Horovod to the letter, which need no other rank.
+OF_ONE_PROCESS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "collectives before `init()`": before_init,
+    "`HOROVOD_*` variables": variables,
+    "`elastic`": elastic,
+    "number of ranks of `run`": number_of_ranks,
+}
+
+
+@pytest.mark.usefixtures("no_job")
+@pytest.mark.parametrize("row", OF_ONE_PROCESS)
+def test_a_row_on_horovod_to_the_letter(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    OF_ONE_PROCESS[row](monkeypatch)
+
+
+def test_every_row_on_horovod_to_the_letter_has_a_test_of_both_sides() -> None:
+    section = PAGE.split("### Horovod to the letter")[1].split("\n## ")[0]
+    heading, *table = re.findall(r"^\| ([^|]*) \|", section.replace("| |", "|  |"), re.M)
+    assert heading == ""
+    assert table[-len(OF_ONE_PROCESS) :] == list(OF_ONE_PROCESS)
+    assert table[: -len(OF_ONE_PROCESS)] == horovod_rows.ROWS
 
 
 def test_the_arguments_of_the_optimizer_are_those_on_the_page() -> None:
