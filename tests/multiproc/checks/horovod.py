@@ -349,8 +349,10 @@ def horovod_state_leaves_out_none() -> None:
 def horovod_joined_ranks_take_part() -> None:
     begin()
     if hvd.rank() > 0:
-        assert (
-            hvd.allreduce(torch.ones(2), op=hvd.Sum, name="late").tolist() == [hvd.size() - 1] * 2
-        )
+        others = hvd.size() - 1
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="late").tolist() == [others] * 2
+        # Horovod refuses these two.
+        assert len(hvd.allgather(torch.ones(2), name="late")) == 2 * others
+        assert hvd.broadcast(torch.ones(2) * hvd.rank(), 1, name="late").tolist() == [1.0, 1.0]
     assert 0 <= hvd.join() < hvd.size()
     hvd.barrier()
