@@ -225,6 +225,15 @@ def horovod_process_sets_are_registered_once() -> None:
     assert part.process_set_id is None
 
 
+@check()
+def horovod_batch_norm_takes_a_batch_on_the_cpu() -> None:
+    begin()
+    batch = torch.arange(4.0).reshape(2, 2) + 4 * hvd.rank()
+    whole = torch.arange(4.0 * hvd.size()).reshape(-1, 2)
+    expected = torch.nn.BatchNorm1d(2)(whole)[2 * hvd.rank() :][:2]
+    torch.testing.assert_close(hvd.SyncBatchNorm(2)(batch), expected)
+
+
 def trained(rank: int, passes: int = 1, **settings: Any) -> tuple[Any, torch.nn.Linear]:
     begin()
     torch.manual_seed(3)

@@ -333,13 +333,6 @@ def row_dynamic_sets() -> None:
     assert hvd.remove_process_set(hvd.add_process_set([0]))
 
 
-@row("`SyncBatchNorm`")
-def row_batch_norm() -> None:
-    inputs = values(md.rank(), 4, 3)
-    assert md.SyncBatchNorm(3)(inputs).shape == (4, 3)
-    raises(lambda: hvd.SyncBatchNorm(3)(inputs), "expected input tensor to be on GPU")
-
-
 @row("mistakes of the optimizer's user", min_size=2)
 def row_mistakes() -> None:
     for library, kind in ((md, ValueError), (hvd, AssertionError)):

@@ -110,7 +110,6 @@ for label, call in (("step", optimizer.step), ("groups", lambda: make(num_groups
     to_the_letter(f"{label} warns {told}", lambda: None)
 adasum = make(op=hvd.Adasum)
 to_the_letter("skip", lambda: adasum.skip_synchronize().__enter__())
-note("SyncBatchNorm", lambda: hvd.SyncBatchNorm(3)(torch.ones(2, 3)))
 note("join", hvd.join)
 hvd.shutdown()
 to_the_letter("late allreduce", lambda: hvd.allreduce(ONES))
