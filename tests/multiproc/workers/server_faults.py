@@ -254,10 +254,10 @@ def server_lost() -> None:
     """One is killed while rank 0 waits for it; the others call it later."""
     md.init()
     tables = {
-        name: md.ps.Table(name, torch.zeros(count), md.ps.Add())
-        for name, count in (("fc", 3 << 20), ("emb", 1 << 20))
+        name: md.ps.Table(name, torch.zeros(count), md.ps.Add(), kind)
+        for name, count, kind in (("fc", 3 << 20, md.ps.Sync()), ("emb", 1 << 20, md.ps.SSP(1)))
     }
-    rows = md.ps.RowTable("rows", 1000, 4, md.ps.Add())
+    rows = md.ps.RowTable("rows", 1000, 4, md.ps.Add())  # Async.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Each is to say first what it has seen.
     ready(*tables.values())
     waits = tables["fc"].push_pull_async(torch.ones(3 << 20)) if md.rank() == 1 else 0
@@ -266,7 +266,8 @@ def server_lost() -> None:
     else:
         wait_for("killed")
         first = told(lambda: tables["fc"].push_pull(torch.ones(3 << 20)))
-    learned(first=first, later=told(lambda: rows.pull(torch.arange(1000))))
+    ssp = told(lambda: tables["emb"].push_pull(torch.ones(1 << 20)))
+    learned(first=first, ssp=ssp, later=told(lambda: rows.pull(torch.arange(1000))))
     if first["error"]:
         raise md.PeerLostError(first["text"])
 
@@ -306,9 +307,13 @@ def stalled() -> None:
     md.init()
     ssp = md.ps.Table("ssp", torch.zeros(9), md.ps.Add(), md.ps.SSP(1))
     sync = md.ps.Table("sync", torch.zeros(9), md.ps.Add())
+    kinds = {"async": md.ps.Async(), "ssp": md.ps.SSP(1), "sync": md.ps.Sync()}
     if md.rank() == 1:
         wait_for("declared by one")
-    alone = md.ps.Table("alone", torch.zeros(600_000), md.ps.Add(), md.ps.Async())
+    large = {
+        name: md.ps.Table(f"large {name}", torch.zeros(600_000), md.ps.Add(), kind)
+        for name, kind in kinds.items()
+    }
     if md.rank() == 0:
         wait_for("slow enough")
         slow = told(lambda: [sync.push_pull(torch.ones(9)), ssp.push(torch.ones(9))])
@@ -317,14 +322,18 @@ def stalled() -> None:
         ssp.push(torch.ones(9))
         slow = told(lambda: [ssp.push_pull(torch.ones(9)), md.synchronize(handle)])
     md.barrier()
-    ready()
+    ready(*large.values())
+
+    def call_all() -> dict[str, Any]:
+        ones = torch.ones(600_000)
+        handles = {name: table.push_pull_async(ones) for name, table in large.items()}
+        return {name: told(lambda h=h: md.synchronize(h)) for name, h in handles.items()}
+
     wait_for("stopped")
-    short = told(lambda: alone.push_pull(torch.ones(600_000)))
-    write_row(FOLDER, f"short{md.rank()}", {"slow": slow, "short": short})
+    write_row(FOLDER, f"short{md.rank()}", {"slow": slow, **call_all()})
     wait_for("stopped again")
     begin = time.monotonic()
-    long = told(lambda: alone.push_pull(torch.ones(600_000)))
-    learned(long=long, seconds=time.monotonic() - begin)
+    learned(**call_all(), seconds=time.monotonic() - begin)
     wait_for("enough")
     os._exit(0)
 
