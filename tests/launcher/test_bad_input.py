@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from running_job import Mydistrun
+from soon import soon
 
 from mydist.launcher.cli import main
 from mydist.launcher.errors import UsageError
@@ -160,7 +161,7 @@ BAD_CONFIGS = [
 
 
 def spec_error(arguments: list[str], environment: dict[str, str]) -> str:
-    with pytest.raises(UsageError) as caught:
+    with soon(), pytest.raises(UsageError) as caught:
         parsed = parse_flags([*arguments, "--", "true"])
         make_job_spec(parsed.values, parsed.command, environment)
     assert caught.value.exit_code == 2

@@ -66,18 +66,22 @@ def test_too_many_processes_name_the_limit(
 
 
 TAKES_MEMORY = """
-import os, time
+import os, sys, time
 if os.environ["RANK"] == "1":
+    with open(sys.argv[1], "w") as file:
+        file.write(str(time.monotonic()))
     taken = b"x" * (1 << 29)
 time.sleep(60)
 """
 
 
 def test_a_rank_that_the_oom_killer_ends_is_said_to_be_one(mydistrun: Mydistrun) -> None:
-    script = mydistrun.script(TAKES_MEMORY)
+    script = mydistrun.directory / mydistrun.script(TAKES_MEMORY)
+    began = mydistrun.directory / "began"
     with control_group("memory.max", str(128 << 20)) as group:
-        command = group.command(*LAUNCHER, "-np", "2", str(mydistrun.directory / script))
+        command = group.command(*LAUNCHER, "-np", "2", str(script), str(began))
         code, err = run(mydistrun, command)
+    assert time.monotonic() - float(began.read_text()) < 5, err  # The bound of the launcher.
     assert code == 137, err
     first = err.splitlines()[0]
     assert first.startswith("mydistrun: rank 1 on host localhost (pid "), err

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
+from soon import soon
 
 from mydist.job import rendezvous_wire as wire
 from mydist.job.rendezvous_client import RendezvousClient, RendezvousError, split_address
@@ -228,9 +229,10 @@ def test_wrong_key_against_the_server(service: Service) -> None:
 
 
 def test_older_job_is_refused(service: Service) -> None:
-    with pytest.raises(RendezvousError, match="it is not the launcher of this job"):
+    text = f"{service.address} refused the handshake: it is not the launcher of this job"
+    with soon(), pytest.raises(RendezvousError, match=re.escape(text)):
         RendezvousClient(service.address, "f" * 16, KEY, 5)
-    service.wait_log("it belongs to another job")
+    service.wait_log("dropped connection 1 from 127.0.0.1: it belongs to another job")
 
 
 def test_replayed_proof_is_refused(service: Service) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from multiproc.job import Outcome
 
 START_SECONDS = 60.0
+# docs/launcher.md: below five seconds from the first failure to the end.
+STOP_SECONDS = 5.0
 
 
 class RunningJob:

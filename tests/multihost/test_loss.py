@@ -15,12 +15,10 @@ from multiproc.job import job_environment
 
 from multihost.cluster import Cluster
 from multihost.namespace import signal_process, wait_gone
-from multihost.running_job import RunningJob
+from multihost.running_job import STOP_SECONDS, RunningJob
 
 TRAIN = str(Path(__file__).parent / "workers" / "train.py")
 WAIT = ["sh", "-c", 'echo "READY $$"; exec sleep 600']
-# docs/launcher.md: below five seconds from the first failure to the end.
-STOP_SECONDS = 5.0
 
 
 def ready_pids(job: RunningJob, count: int) -> list[int]:

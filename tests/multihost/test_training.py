@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multihost.cluster import Cluster
-from multihost.running_job import RunningJob
+from multihost.running_job import STOP_SECONDS, RunningJob
 
 TRAIN = str(Path(__file__).parent / "workers" / "train.py")
 # A million 64-bit integers, the only tensor of train.py's report that is not tiny: of N hosts each
@@ -90,10 +90,12 @@ def test_an_interface_that_another_host_lacks(gloo: None, cluster: Cluster) -> N
     # Routed by way of the network that is left, so that the rank gets as far as choosing.
     route = ["route", "add", "10.61.2.0/24", "via", cluster.hosts["hosta"].data_address]
     cluster.hosts["hostb"].ip(*route)
-    ended = cluster.start("hosta", *flags, sys.executable, TRAIN, "report").finish()
+    job = cluster.start("hosta", *flags, sys.executable, TRAIN, "report")
+    wanted = "MYDIST_NETWORK_INTERFACES is 'other0', but this host has no such interface"
+    job.wait_for(wanted)
+    ended = job.finish(STOP_SECONDS)
     assert ended.code == 1
     assert "mydistrun: rank 1 on host hostb (pid " in ended.output
-    wanted = "MYDIST_NETWORK_INTERFACES is 'other0', but this host has no such interface"
     (line,) = [
         line for line in ended.output.splitlines() if line.startswith("    | ") and wanted in line
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from multiproc.containers import (
     without_shm,
 )
 from multiproc.job import WORKERS, Outcome, run
-from multiproc.test_small_memory import GRADIENTS, WORKER, train, warnings_of
+from multiproc.test_small_memory import GRADIENTS, WORKER, report_of, train, warnings_of
 
 # Slow: a run of the whole suite has half of these, the next one the other half.
 pytestmark = pytest.mark.turns(2)
@@ -58,8 +57,7 @@ def job(rank_command: Sequence[str], flags: Sequence[str] = (), np: int = 2) -> 
 def expect_trained(outcome: Outcome, plenty: dict[str, Any], backend: str) -> list[str]:
     """The warnings about memory of a job that has trained over this backend."""
     output = outcome.expect_success().output
-    (text,) = re.findall(r"TRAINED (\{.*\})", output)
-    report = json.loads(text)
+    report = report_of(output)
     assert report["losses"] == plenty["losses"]
     assert report["backend"] == backend
     return warnings_of(output)
@@ -100,8 +98,7 @@ def train_on_hosts(folder: Path, options: tuple[str, str]) -> tuple[dict[str, An
     folder.mkdir()
     command = job(on_its_host(folder, *TRAIN), ("--gloo",), np=4)
     output = run(with_two_hosts(folder, options, *command), timeout=100).expect_success().output
-    (text,) = re.findall(r"TRAINED (\{.*\})", output)
-    return json.loads(text), warnings_of(output)
+    return report_of(output), warnings_of(output)
 
 
 @pytest.mark.deep

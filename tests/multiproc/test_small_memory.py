@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deep import deep
+from soon import SOON_S
 
 from multiproc.conftest import missing_backends
 from multiproc.containers import need_namespaces, with_shm
@@ -42,9 +43,15 @@ def train(np: int, size: str, steps: int = 6) -> tuple[dict[str, Any], list[str]
     arguments = (WORKER, str(GRADIENTS), str(steps))
     command = with_memory_of(size, *launcher_command(np, "local", *arguments))
     output = run(command, timeout=100).expect_success().output
-    (report,) = re.findall(r"TRAINED (\{.*\})", output)
-    found: dict[str, Any] = json.loads(report)
-    return found, warnings_of(output)
+    return report_of(output), warnings_of(output)
+
+
+def report_of(output: str) -> dict[str, Any]:
+    """What rank 0 reports, whom no lack of memory has kept long in init()."""
+    (text,) = re.findall(r"TRAINED (\{.*\})", output)
+    report: dict[str, Any] = json.loads(text)
+    assert report["init_s"] < SOON_S, report
+    return report
 
 
 def warnings_of(output: str) -> list[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
+from soon import soon
 
 from mydist.errors import CollectiveTimeoutError, MydistError
 from mydist.job import bootstrap, meeting
@@ -82,7 +83,7 @@ def without(environment: Mapping[str, str], name: str) -> dict[str, str]:
     ],
 )
 def test_a_broken_environment_names_the_variable(environment: Mapping[str, str], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with soon(), pytest.raises(ValueError, match=text):
         bootstrap.detect(1, environment)
 
 
@@ -102,7 +103,7 @@ def test_a_broken_environment_names_the_variable(environment: Mapping[str, str],
     ],
 )
 def test_a_contradiction_says_how_to_start(environment: Mapping[str, str], text: str) -> None:
-    with pytest.raises(MydistError, match=text):
+    with soon(), pytest.raises(MydistError, match=text):
         bootstrap.detect(1, environment)
 
 

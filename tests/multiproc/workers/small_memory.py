@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import torch
 
 import mydist as md
 from mydist import _C
 
+began = time.monotonic()
 md.init()
+init_s = time.monotonic() - began
 torch.manual_seed(md.rank())
 width = 64
 rows = int(sys.argv[1]) * 1024 // (4 * width)
@@ -33,6 +36,6 @@ if os.path.isdir("/dev/shm"):
     left = os.statvfs("/dev/shm")
     free_bytes = left.f_bavail * left.f_frsize
 if md.rank() == 0:
-    report = {"losses": losses, "free": free_bytes, "backend": _C.backend_name()}
+    report = {"losses": losses, "free": free_bytes, "backend": _C.backend_name(), "init_s": init_s}
     print("TRAINED " + json.dumps(report), flush=True)
 md.shutdown()
