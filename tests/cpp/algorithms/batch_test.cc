@@ -475,7 +475,10 @@ TEST(FusionBufferTest, GrowsAlignedAndNeverShrinks) {
 TEST(FusionBufferTest, TellsWhenThereIsNoMemory) {
   FusionBuffer buffer;
   const auto memory = buffer.Reserve(std::numeric_limits<int64_t>::max());
-  ExpectError(memory.status(), StatusCode::kInternal, {"9223372036854775807 bytes"});
+  ExpectError(memory.status(), StatusCode::kInternal,
+              {"out of memory: a buffer of 9223372036854775807 bytes is needed to fuse or reduce "
+               "tensors; free memory on this host, run fewer ranks on it, or lower "
+               "MYDIST_FUSION_THRESHOLD_MB"});
   EXPECT_EQ(buffer.capacity_bytes(), 0);
   EXPECT_TRUE(buffer.Reserve(10).ok());
 }

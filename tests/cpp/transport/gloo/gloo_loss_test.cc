@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "conformance/control_plane_suite.h"
+#include "conformance/soon.h"
 #include "transport/gloo/gloo_jobs.h"
 #include "transport/gloo/peer_states.h"
 
@@ -260,6 +261,7 @@ Status ConnectWithAnEcho(const std::function<void(int round, Bytes& other)>& cha
 }
 
 TEST(GlooConnect, ARankThatNeverComesIsNamedAfterTheTimeout) {
+  const EndsSoon ends_soon;  // The time-out is 0.2 s.
   // At addresses where nobody listens.
   const Status status = ConnectWithAnEcho([](int, Bytes& other) {
     if (other.size() > 100) other[3] ^= 0x40;  // Another port.
