@@ -43,8 +43,12 @@ def a_name_in_flight_is_refused() -> None:
         except ValueError as error:
             # Rank 0 has not come yet, so this was without it.
             assert time.monotonic() - began < 0.5
-            words = f"tensor '{name}' is already in flight", "give every tensor its own name"
-            assert all(word in str(error) for word in words), str(error)
+            words = (
+                f"tensor '{name}' is already in flight: a name can be enqueued again only after "
+                "its handle has been synchronized; give every tensor its own name, or leave the "
+                "name out"
+            )
+            assert words in str(error), error
         else:
             raise AssertionError("the second use of a name in flight was accepted")
         finally:
