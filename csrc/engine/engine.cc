@@ -285,10 +285,12 @@ Status Engine::Execute(const Group& group) {
     StallGuard& guard;
     ~End() { guard.SetCollective(nullptr, 0); }
   };
+  const int64_t overflows = OverflowsOfThread();
   const Status status = [&] {
     const End end{guard_};
     return executor_.Execute(tensors, ActivitiesOf(group, &activity));
   }();
+  if (OverflowsOfThread() != overflows) NoteOverflow(group);
   if (!activity.empty()) RecordForGroup(group, EventPhase::kEnd, activity);
   RecordForGroup(group, EventPhase::kEnd, op_name);
   ++counted_.batches;

@@ -81,6 +81,7 @@ struct EngineStats : CoordinatorStats {
   // was exchanged, at most.
   int64_t most_staged_chunks = 0;
   int64_t strategy_rounds = 0;  // Means over ranks that strategies have ended.
+  int64_t overflows = 0;  // Collectives in which this rank reduced finite numbers to infinite ones.
 };
 
 class MYDIST_EXPORT Engine {
@@ -257,6 +258,8 @@ class MYDIST_EXPORT Engine {
   void HandleNotice(const Response& response);
   void FailTensor(TensorKeyView key, const Status& why);
   void NoteStall(const std::string& warning);
+  // In the reduction of this group.
+  void NoteOverflow(const Group& group);
   void HandleDeparture(const Response& response);
   void WarnOfUnawaited();
   void HandleAllJoined(const Response& response);

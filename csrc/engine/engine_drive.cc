@@ -226,6 +226,18 @@ void Engine::EndRound(std::string_view lane) {
   timeline_.Record(EventPhase::kEnd, lane, event_name::kRound);
 }
 
+void Engine::NoteOverflow(const Group& group) {
+  if (++counted_.overflows > 1) return;
+  const Request& request = group.front()->request;
+  const std::string others =
+      group.size() > 1 ? ", or a tensor that was fused with it," : std::string();
+  MYDIST_LOG(kWarning)
+      << CallText(request) << others << " has overflowed " << DataTypeName(request.dtype)
+      << ": ranks that give finite numbers get infinite ones. Use Average in place of Sum, "
+         "pass prescale_factor=1/size(), or reduce in a wider dtype. Said once; "
+         "stats()[\"overflows\"] counts all.";
+}
+
 void Engine::Dump(FlightOccasion occasion, const std::string& message) const {
   if (dumper_ != nullptr) dumper_->Request(occasion, message);
 }

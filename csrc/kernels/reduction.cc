@@ -10,8 +10,45 @@
 #include "kernels/element.h"
 #include "kernels/simd/simd_path.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#else
+#include <cfenv>
+#endif
+
 namespace mydist {
 namespace {
+
+thread_local int64_t overflows_of_thread = 0;
+
+// The CPU notes that a number has overflowed, until the note is taken. So a loop over all numbers
+// need not look for it.
+#if defined(__x86_64__)
+bool TakeOverflowNote() {
+  const unsigned int state = _mm_getcsr();
+  if ((state & _MM_EXCEPT_OVERFLOW) == 0) return false;
+  _mm_setcsr(state & ~static_cast<unsigned int>(_MM_EXCEPT_OVERFLOW));
+  return true;
+}
+void PutOverflowNote() { _mm_setcsr(_mm_getcsr() | _MM_EXCEPT_OVERFLOW); }
+#else
+bool TakeOverflowNote() {
+  if (std::fetestexcept(FE_OVERFLOW) == 0) return false;
+  std::feclearexcept(FE_OVERFLOW);
+  return true;
+}
+void PutOverflowNote() { std::feraiseexcept(FE_OVERFLOW); }
+#endif
+
+void FoldAndNoteOverflow(const simd::FoldCall& call) {
+  if (!IsFloatingPoint(call.dtype) && !IsComplex(call.dtype)) {
+    return simd::CurrentKernels().fold(call);
+  }
+  const bool is_of_program = TakeOverflowNote();
+  simd::CurrentKernels().fold(call);
+  if (TakeOverflowNote()) ++overflows_of_thread;
+  if (is_of_program) PutOverflowNote();
+}
 
 template <typename T>
 using WideOf = typename Codec<T>::Wide;
@@ -122,8 +159,10 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
     call.count = count * SizeOf(reduction.dtype);
     call.dtype = DataType::kUint8;
   }
-  simd::CurrentKernels().fold(call);
+  FoldAndNoteOverflow(call);
 }
+
+int64_t OverflowsOfThread() { return overflows_of_thread; }
 
 void ReduceInRankOrder(std::span<const void* const> sources, void* output, int64_t count,
                        const Reduction& reduction) {

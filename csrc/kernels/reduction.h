@@ -53,6 +53,10 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
 MYDIST_EXPORT void ReduceInRankOrder(std::span<const void* const> sources, void* output,
                                      int64_t count, const Reduction& reduction);
 
+// How many reductions on this thread have overflowed: a result is infinite, or was on the way,
+// although no number it comes from is. Of floating point alone; Adasum does not count.
+MYDIST_EXPORT int64_t OverflowsOfThread();
+
 // Neutral: what a rank that has joined contributes to a reduction it does not take part in
 // (reduce). Pure. Reducing any x with the neutral element gives x, bit for bit, for every dtype and
 // op; for floating point the Sum's is -0.0, since +0.0 would turn a sum of -0.0 into +0.0.

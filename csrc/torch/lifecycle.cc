@@ -192,6 +192,7 @@ py::dict Stats() {
   row["pack_bytes"] = stats.pack_bytes;
   row["most_staged_chunks"] = stats.most_staged_chunks;
   row["strategy_rounds"] = stats.strategy_rounds;
+  row["overflows"] = stats.overflows;
   row["wait_us"] = stats.wait_us;
   AddCounts(LaneJournal::ProcessCounts(), "group_", row);
   return row;

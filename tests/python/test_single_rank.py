@@ -31,6 +31,15 @@ def test_factors_are_applied() -> None:
     assert md.allreduce(ints, op=md.Sum, prescale_factor=0.5).tolist() == [0, 1, -1]
 
 
+def test_the_first_overflow_is_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    big = torch.full((3,), 60000.0, dtype=torch.float16)
+    for name in ("first", "second"):
+        assert md.allreduce(big, op=md.Sum, prescale_factor=2.0, name=name).isinf().all()
+    assert md.stats()["overflows"] == 2
+    (warning,) = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
+    assert "allreduce 'first' has overflowed float16: ranks that give finite numbers get" in warning
+
+
 def test_in_place_returns_the_same_tensor() -> None:
     tensor = X.clone()
     assert md.allreduce_(tensor, op=md.Sum, postscale_factor=3.0) is tensor

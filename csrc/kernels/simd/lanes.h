@@ -154,7 +154,23 @@ struct Lanes<Half> {
   }
 #endif
 
-  static MYDIST_ALWAYS_INLINE Packed NarrowCanonical(const Wide& wide) { return Narrow(wide); }
+  static MYDIST_ALWAYS_INLINE Packed NarrowCanonical(const Wide& wide) {
+#if MYDIST_SIMD_BYTES < 32
+    NoteOverflow(wide);
+#endif
+    return Narrow(wide);
+  }
+
+ private:
+  // As the CPU does where it converts by itself: see reduction.cc.
+  [[maybe_unused]] static void NoteOverflow(const Wide& wide) {
+    for (int i = 0; i < kCount; ++i) {
+      const auto magnitude = BitsAs<uint32_t>(static_cast<float>(wide[i])) & 0x7fffffffu;
+      if (magnitude < 0x477ff000u || magnitude >= 0x7f800000u) continue;  // From 65520 on.
+      volatile float high = 3e38F;
+      high = high * high;
+    }
+  }
 };
 
 template <>

@@ -67,9 +67,10 @@ def stats() -> dict[str, Any]:
     on a GPU were on their way to the host at once, before they were exchanged, at most;
     strategy_rounds: means over ranks that strategies of optimizers have ended; wait_us:
     microseconds that submitted tensors have waited for other ranks to be ready. The rank that the
-    others wait for has the smallest number; group_operations, group_bytes, group_messages_sent,
-    group_messages_received and group_message_bytes: of the process groups of torch.distributed, see
-    mydist.c10d.stats().
+    others wait for has the smallest number; overflows: collectives in which this rank reduced
+    finite numbers to infinite ones, in host memory (a warning names the first); group_operations,
+    group_bytes, group_messages_sent, group_messages_received and group_message_bytes: of the
+    process groups of torch.distributed, see mydist.c10d.stats().
     Once a table of the parameter server exists: ps_push_bytes, ps_pull_bytes, ps_wait_us
     (microseconds that calls have waited for servers), ps_repeated (requests sent again after a
     broken connection), ps_staleness_mean and ps_staleness_max over the pushes of this rank.

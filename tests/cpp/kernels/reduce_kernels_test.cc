@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "conformance/reduction_reference.h"
 #include "conformance/status_checks.h"
+#include "kernels/simd/simd_path.h"
 
 namespace mydist {
 namespace {
@@ -128,6 +130,62 @@ TEST(ReduceKernelValues, HalfAveragesDoNotOverflowOnTheWay) {
   const auto inputs = OneElementEach<uint16_t>(DataType::kFloat16, {0x7b53, 0x7b53});
   const Elements average = Reduced(inputs, {DataType::kFloat16, ReduceOp::kAverage});
   EXPECT_EQ(Get<uint16_t>(average, 0), 0x7b53);
+}
+
+class NotedOverflows : public ::testing::TestWithParam<simd::SimdPath> {
+ protected:
+  void SetUp() override {
+    if (!simd::CpuHas(GetParam())) GTEST_SKIP() << "this CPU lacks it";
+    ASSERT_TRUE(simd::UseSimd(simd::SimdPathName(GetParam())).ok());
+  }
+  void TearDown() override { ASSERT_TRUE(simd::UseSimd("auto").ok()); }
+};
+INSTANTIATE_TEST_SUITE_P(Paths, NotedOverflows, ::testing::ValuesIn(simd::kAllSimdPaths),
+                         [](const auto& instance) {
+                           return std::string(simd::SimdPathName(instance.param));
+                         });
+
+int64_t OverflowsOf(const std::vector<Elements>& inputs, const Reduction& reduction) {
+  const int64_t before = OverflowsOfThread();
+  Reduced(inputs, reduction);
+  return OverflowsOfThread() - before;
+}
+
+// Wherever the number lies.
+TEST_P(NotedOverflows, HalfSumsOfFiniteNumbers) {
+  constexpr uint16_t kBig = 0x7b53;  // 60000.
+  for (const size_t size : {2, 3, 4, 5, 8}) {
+    for (const int64_t count : {1, 7, 32, 300}) {
+      std::vector<Elements> inputs(size, Elements(DataType::kFloat16, count));
+      for (Elements& input : inputs) std::fill(input.bytes.begin(), input.bytes.end(), uint8_t{0});
+      Put(inputs[0], count - 1, kBig);
+      EXPECT_EQ(OverflowsOf(inputs, {DataType::kFloat16, ReduceOp::kSum}), 0);
+      Put(inputs[1], count - 1, kBig);
+      EXPECT_EQ(OverflowsOf(inputs, {DataType::kFloat16, ReduceOp::kSum}), 1);
+      EXPECT_EQ(OverflowsOf(inputs, {DataType::kFloat16, ReduceOp::kAverage}), 0);
+      EXPECT_EQ(OverflowsOf(inputs, {.dtype = DataType::kFloat16, .prescale = 0.5}), 0);
+    }
+  }
+}
+
+TEST_P(NotedOverflows, NotOfWhatWasInfiniteBefore) {
+  for (const uint16_t special : {0x7c00, 0xfc00, 0x7e00}) {  // Infinities and NaN.
+    const auto inputs = OneElementEach<uint16_t>(DataType::kFloat16, {special, 0x7b53});
+    EXPECT_EQ(OverflowsOf(inputs, {DataType::kFloat16, ReduceOp::kSum}), 0) << special;
+  }
+  const auto numbers = OneElementEach<int8_t>(DataType::kInt8, {127, 127});
+  EXPECT_EQ(OverflowsOf(numbers, {DataType::kInt8, ReduceOp::kSum}), 0);
+}
+
+TEST_P(NotedOverflows, OfWiderNumbers) {
+  const auto floats = OneElementEach<float>(DataType::kFloat32, {-3e38F, -3e38F});
+  EXPECT_EQ(OverflowsOf(floats, {DataType::kFloat32, ReduceOp::kSum}), 1);
+  EXPECT_EQ(OverflowsOf(floats, {DataType::kFloat32, ReduceOp::kMax}), 0);
+  const auto doubles = OneElementEach<double>(DataType::kFloat64, {1e200, 1e200});
+  EXPECT_EQ(OverflowsOf(doubles, {DataType::kFloat64, ReduceOp::kSum}), 0);
+  EXPECT_EQ(OverflowsOf(doubles, {DataType::kFloat64, ReduceOp::kProduct}), 1);
+  const auto brains = OneElementEach<uint16_t>(DataType::kBfloat16, {0x7f7f, 0x7f7f});
+  EXPECT_EQ(OverflowsOf(brains, {DataType::kBfloat16, ReduceOp::kSum}), 1);
 }
 
 TEST(ReduceKernelValues, IntegersWrapAround) {

@@ -101,6 +101,23 @@ def half_sums_are_rounded_once(dtype: torch.dtype) -> None:
     expect_equal(result, wanted)
 
 
+@check(min_size=2, cases=[(torch.float16,), (torch.float32,)])
+def sums_that_overflow_are_counted(dtype: torch.dtype) -> None:
+    def overflows(op: Any) -> tuple[float, int]:
+        before = md.stats()["overflows"]
+        big = torch.full((100,), 0.9 * torch.finfo(dtype).max, dtype=dtype)
+        result = md.allreduce(big, op=op, name=f"big.{dtype}")
+        assert bool((result == result[0]).all())
+        found = torch.tensor([md.stats()["overflows"] - before])  # Of the part of this rank.
+        return result[0].item(), int(md.allreduce(found, op=md.Sum, name="found").item())
+
+    value, found = overflows(md.Sum)
+    assert value == float("inf") and found > 0, (value, found)
+    if dtype == torch.float16:
+        value, found = overflows(md.Average)
+        assert value < float("inf") and found == 0, (value, found)
+
+
 @check(cases=[("transposed",), ("strided",), ("expanded",), ("channels_last",), ("offset",)])
 def layouts(kind: str) -> None:
     def view(rank: int) -> torch.Tensor:
