@@ -28,8 +28,6 @@ struct Announcement {
 constexpr size_t kMostThreads = 512;
 // Of the text of a call, as members send it when they differ.
 constexpr size_t kTextBytes = 512;
-// Ranks of a group that an error gives as ranks of the program, too.
-constexpr size_t kMostTranslated = 4;
 
 std::vector<int64_t> EqualParts(int size, size_t bytes) {
   return std::vector<int64_t>(static_cast<size_t>(size), static_cast<int64_t>(bytes));
@@ -75,14 +73,17 @@ GroupLane::GroupLane(const LaneOptions& options, std::unique_ptr<LaneGround> gro
       journal_(LaneJournal::Of(SiteOf(options, ground_->topology), ground_->config)),
       page_(journal_->AddGroup(name_, ranks_)),
       posts_([this] { return ground_->OpenPlane(); }),
-      ends_(EndsOf(options, *ground_)) {}
+      news_(rank(), size(), ground_->shm.get()),
+      ends_(EndsOf(options, *ground_)) {
+  last_.name = "group " + name_;
+}
 
 Status GroupLane::StartHeartbeat() {
   if (ground_->heartbeat == nullptr) return Status::Ok();
   const auto name_of = [this](int rank) {
     return RankText(rank, ground_->topology.hosts, ground_->topology.pids);
   };
-  MYDIST_RETURN_IF_ERROR(ground_->heartbeat->Start(name_of, [this](const PeerFinding& finding) {
+  const auto on_finding = [this](const PeerFinding& finding) {
     // What the kernel says of a process that has ended reaches those that wait for it anyway, with
     // the words that it left. One that has destroyed its groups has ended no program.
     if (finding.kind != PeerFinding::Kind::kSilent) return;
@@ -94,7 +95,11 @@ Status GroupLane::StartHeartbeat() {
       for (const auto& lane : lanes) lane->Abort(lane->Stopped());
     });
     if (teller.ok()) tellers_.push_back(std::move(teller).value());
-  }));
+  };
+  MYDIST_RETURN_IF_ERROR(ground_->heartbeat->Start(
+      name_of, on_finding,
+      {.tell = [this] { return news_.ForHeartbeat(Now()); },
+       .take = [this](std::span<const uint8_t> news) { news_.HearHeartbeat(news, Now()); }}));
   is_watching_ = true;
   return Status::Ok();
 }
@@ -123,18 +128,9 @@ void GroupLane::OnSilence(int world_rank, Duration silence) {
                        ProcessStateText(topology.SeenPid(peer)))
           .WithSentence(WorldNote({&peer, 1}))
           .About({.ranks = {peer}, .finding = kSilentFinding, .elapsed = ToSeconds(silence)});
-  NoteFailure(lost, "", "");
-  Poison(lost);
-}
-
-void GroupLane::NoteFailure(const Status& status, std::string_view operation,
-                            const std::string& which) {
-  if (status.code() == StatusCode::kAborted) return;  // Its cause has been noted.
-  Failure known = status.failure();
-  for (int& rank : known.ranks) rank = WorldRank(rank);
-  known.operation = operation;
-  known.tensor = "group " + name_ + (which.empty() ? "" : ", " + which);
-  journal_->Failed(Status(status.code(), status.message()).About(known));
+  const Status known = WithProgress(lost);
+  NoteFailure(known, "", "");
+  Poison(known);
 }
 
 void GroupLane::Shutdown() {
@@ -233,18 +229,6 @@ void GroupLane::TellOthers() {
   ground_->GiveUp(Told(Stopped()));
 }
 
-bool GroupLane::IsOwn(const Status& error) const {
-  return !error.is_consequence() || error.cause().starts_with(ground_->Name());
-}
-
-Status GroupLane::Told(const Status& error) const {
-  // The rank to blame is known to have died, or this one has heard of it from another.
-  const bool is_known = !error.failure().ranks.empty() && error.code() != StatusCode::kTimeout;
-  if (error.ok() || is_known || error.is_consequence()) return error;
-  return error.About(
-      {.ranks = {rank()}, .cause = ground_->Name() + " gave up: " + error.message()});
-}
-
 void GroupLane::Poison(const Status& why) {
   MutexLock lock(mutex_);
   if (error_.ok()) error_ = why;
@@ -268,34 +252,6 @@ uint64_t GroupLane::sequence() {
 Status GroupLane::Stopped() {
   MutexLock lock(mutex_);
   return error_;
-}
-
-std::string GroupLane::WorldNote(std::span<const int> peers) const {
-  std::string note;
-  for (const int peer : peers.first(std::min<size_t>(peers.size(), kMostTranslated))) {
-    if (peer < 0 || peer >= size() || WorldRank(peer) == peer) continue;
-    note += (note.empty() ? "In the program, rank " : ", rank ") + std::to_string(peer) +
-            " of the group is rank " + std::to_string(WorldRank(peer));
-  }
-  return note.empty() ? "" : note + ".";
-}
-
-std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
-  const Topology& topology = ground_->topology;
-  std::string whom = "other ranks";
-  std::string state;
-  if (!peers.empty()) {
-    whom = RankListText(peers) + HostListText(peers, topology.hosts, topology.pids);
-    if (peers.size() == 1) state = ": " + ProcessStateText(topology.SeenPid(peers[0]));
-  }
-  const std::string note = WorldNote(peers);
-  return Title(*current_) + ": " + whom + " did not take part within " + SecondsText(waited) +
-         (state.empty() ? "." : state) + (note.empty() ? "" : " " + note);
-}
-
-std::string GroupLane::Title(const LaneWork& work) const {
-  return "group '" + name_ + "', operation " + std::to_string(work.sequence_) + ", " +
-         work.call_.ToText();
 }
 
 Status GroupLane::Look(TimePoint /*begin*/, std::span<const int> peers) {
@@ -360,6 +316,10 @@ Status GroupLane::ExecuteRecorded(LaneWork& work) {
   current_ = &work;
   journal_->Begun(*page_, work.record_, work.call_, work.sequence_, begin_);
   Status status = Execute(work);
+  if (status.ok()) {
+    last_.op = work.call_.op;
+    news_.NoteDone(last_, static_cast<int64_t>(work.sequence_));
+  }
   journal_->Ended(*page_, work.record_, work.call_, status.code(), Now());
   return status;
 }
@@ -375,29 +335,12 @@ Status GroupLane::Execute(LaneWork& work) {
   // After a mismatch and after wrong arguments all members are still in step.
   if (!status.ok() && status.code() != StatusCode::kMismatch &&
       status.code() != StatusCode::kInvalidArgument) {
-    status = Described(work, status);
+    status = WithProgress(Described(work, status));
     Poison(status);  // Receives end later: what follows them may wait for this lane.
     NoteFailure(status, OpKindName(work.call_.op), "operation " + std::to_string(work.sequence_));
     TellOthers();
   }
   return status;
-}
-
-Status GroupLane::Described(const LaneWork& work, const Status& error) {
-  if (error.message().starts_with("group '")) return error;
-  Status described = error;
-  const Failure& known = error.failure();
-  if (error.code() == StatusCode::kPeerLost && !error.is_consequence() && known.signal == 0) {
-    const std::optional<int> rank = ends_.AwaitOne(known.ranks);
-    const std::optional<ProcessEnd> end = rank ? ends_.Find(*rank) : std::nullopt;
-    if (end && ends_.IsCause(*end)) {
-      described = Status(error.code(), error.message())
-                      .WithSentence(EndText(*end, *rank))
-                      .About({.ranks = {*rank}, .signal = end->number, .finding = kDeadFinding})
-                      .About(known);
-    }
-  }
-  return described.WithSentence(WorldNote(known.ranks)).WithContext(Title(work));
 }
 
 Status GroupLane::LookForGivenUp() {
@@ -406,6 +349,7 @@ Status GroupLane::LookForGivenUp() {
     if (!given_up.message().starts_with("group '")) {
       given_up = given_up.WithContext("group '" + name_ + "'");
     }
+    given_up = WithProgress(given_up);
     Abort(given_up);
   }
   return given_up;

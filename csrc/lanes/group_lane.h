@@ -25,6 +25,8 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "config/config.h"
+#include "controller/messages/request.h"
+#include "engine/progress_news.h"
 #include "lanes/lane_call.h"
 #include "lanes/lane_journal.h"
 #include "lanes/lane_posts.h"
@@ -168,6 +170,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   void TellOthers() MYDIST_EXCLUDES(mutex_);
   // The error with what the other members are told of it.
   Status Told(const Status& error) const;
+  // The error, with what each member has completed last in this group, as far as it is known.
+  Status WithProgress(const Status& error) const;
   // The error of an operation with its name and, of a rank that has died, with the signal.
   Status Described(const LaneWork& work, const Status& error);
   Status Agree(const LaneWork& work);
@@ -189,6 +193,8 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   TimePoint begin_ = kPast;
   Duration next_warning_ = Duration::max();  // After the beginning.
   const LaneWork* current_ = nullptr;
+  ProgressNews news_;
+  Request last_;  // What it tells next; of the thread that drives.
   RankEnds ends_;
   std::atomic<bool> is_watching_{false};
   std::vector<std::thread> tellers_;  // Of the heartbeat's thread, while that runs.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep import deep
 
 from multiproc.job import WORKERS, launch
 from mydist.debug.dumps import read_folder
@@ -70,11 +71,15 @@ def test_operations_are_in_the_timeline_and_counted(how: str, tmp_path: Path) ->
     assert sent["args"]["detail"] == "12 bytes to rank 1, tag 7"
 
 
-def test_a_silent_rank_ends_operations_and_messages_of_the_others(tmp_path: Path) -> None:
+# Over Gloo only heartbeats have told how far the rank had come.
+@pytest.mark.parametrize("backend", ["local", deep("gloo")])
+def test_a_silent_rank_ends_operations_and_messages_of_the_others(
+    backend: str, tmp_path: Path
+) -> None:
     flags = ["--stall-check-warning-time-seconds", str(WARNING_S)]
     flags += ["--flight-recorder-dir", str(tmp_path)]
     environment = {"MYDIST_HEARTBEAT_TIMEOUT_SECONDS": str(HEARTBEAT_S)}
-    outcome = launch(NP, "local", WORKER, "silent", flags=flags, env=environment)
+    outcome = launch(NP, backend, WORKER, "silent", flags=flags, env=environment)
     assert outcome.code != 0
     lost = re.findall(
         r"^\[(\d)\]<stdout>:LOST after ([\d.]+) s: (.*)$", outcome.output, re.MULTILINE
@@ -86,6 +91,10 @@ def test_a_silent_rank_ends_operations_and_messages_of_the_others(tmp_path: Path
         assert text.startswith("PEER_LOST: group '0': "), text
         assert re.search(r"rank 1 \(host \S+, pid \d+\) has given no sign of life", text), text
         assert "a signal or a debugger has stopped it" in text
+        last = rf"The last collective of rank {VICTIM} was allreduce 'group 0', number {SUMS}"
+        assert re.search(
+            last + r"(, as told \S+ s before)?; that of ranks 0, 2 was the same\.$", text
+        )
     # While it waits, rank 0 warns.
     assert f"rank {VICTIM} (host " in outcome.output
     assert "did not take part within 1.0 s: a signal or a debugger has stopped it" in outcome.output
@@ -93,6 +102,8 @@ def test_a_silent_rank_ends_operations_and_messages_of_the_others(tmp_path: Path
     assert report.startswith(f"rank {VICTIM} on host localhost (pid "), outcome.output
     assert "gave no sign of life" in report.splitlines()[0]
     assert "in allreduce 'group 0, operation 6'" in report
+    last = rf"\n  last collective of rank {VICTIM}: allreduce 'group 0', number {SUMS}"
+    assert re.search(last, report), report
     text = verdict(*read_folder(tmp_path, "groups"))
     assert text.startswith(f"Verdict: rank {VICTIM} has left no dump")
     assert "allreduce 'operation 6' of group '0'" in text

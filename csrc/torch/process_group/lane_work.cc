@@ -11,12 +11,14 @@
 
 #include "base/log.h"
 #include "torch/process_group/dense_tensors.h"
+#include "world/progress.h"
 
 namespace mydist {
 
 std::exception_ptr ToDistError(const Status& status) {
-  return std::make_exception_ptr(c10::DistBackendError(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, status.ToString()));
+  return std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                            status.WithSentence(ProgressText(status.failure())).ToString()));
 }
 
 void ThrowIfDistError(const Status& status) {

@@ -21,8 +21,9 @@ using ::testing::Not;
 
 constexpr int kSize = 3;
 
-std::shared_ptr<GroupLane> OpenLane(const shm::ForkedRanks::Seat& seat, const Config& config = {}) {
-  const LaneOptions options{seat.rank, kSize, "test", seat.exchange};
+std::shared_ptr<GroupLane> OpenLane(const shm::ForkedRanks::Seat& seat, const Config& config = {},
+                                    const std::vector<int>& ranks = {}) {
+  const LaneOptions options{seat.rank, kSize, "test", seat.exchange, ranks, /*world_size=*/8};
   Result<std::shared_ptr<GroupLane>> lane = GroupLane::Open(options, config);
   EXPECT_TRUE(lane.ok()) << lane.status().ToString();
   return *lane;
@@ -154,23 +155,39 @@ TEST(GroupLane, ARankThatDoesNotComeIsNamedAndEndsTheLane) {
   });
 }
 
-// The setting ends a wait sooner than the operation's own limit.
+std::vector<int> RanksThatCompletedOne(const Failure& failure) {
+  std::vector<int> ranks;
+  for (const RankProgress& one : *failure.progress) {
+    EXPECT_EQ(one.operation + " " + one.tensor, "allreduce group test");
+    EXPECT_EQ(one.number, 1);
+    ranks.push_back(one.rank);
+  }
+  return ranks;
+}
+
+// The setting ends a wait sooner than the operation's own limit. The note has ranks of the program.
 TEST(GroupLane, AStallEndsTheWaitAfterTheSettingAndIsNoted) {
   Config config;
   config.stall_shutdown = milliseconds(200);
   shm::ForkedRanks ranks(kSize, [&](const shm::ForkedRanks::Seat& seat) {
-    const std::shared_ptr<GroupLane> lane = OpenLane(seat, config);
+    const std::shared_ptr<GroupLane> lane = OpenLane(seat, config, {3, 5, 7});
     std::vector<int64_t> data(1);
+    ExpectOk(SumAndWait(*lane, &data));
     if (seat.rank == 1) return std::this_thread::sleep_for(seconds(1));
-    ExpectError(SumAndWait(*lane, &data), StatusCode::kTimeout,
-                {"rank 1 (host ", "did not take part within 0.2 s"});
+    const Status stalled = SumAndWait(*lane, &data);
+    ExpectError(stalled, StatusCode::kTimeout,
+                {"rank 1 (host ", "did not take part within 0.2 s",
+                 "In the program, rank 1 of the group is rank 5."});
+    EXPECT_EQ(RanksThatCompletedOne(stalled.failure()), (std::vector<int>{0, 1, 2}));
     const Status noted = LaneJournal::LastFailure();
     EXPECT_EQ(noted.code(), StatusCode::kTimeout);
-    EXPECT_EQ(noted.failure().tensor, "group test, operation 1");
+    EXPECT_EQ(noted.failure().tensor, "group test, operation 2");
+    EXPECT_EQ(noted.failure().ranks, std::vector<int>{5});
+    EXPECT_EQ(RanksThatCompletedOne(noted.failure()), (std::vector<int>{3, 5, 7}));
     const std::vector<std::shared_ptr<const LaneJournal::Page>> pages = LaneJournal::Pages();
     ASSERT_EQ(pages.size(), 1u);
-    EXPECT_EQ(pages[0]->counters.counts().operations, 1);
-    EXPECT_EQ(pages[0]->counters.counts().bytes, 8);
+    EXPECT_EQ(pages[0]->counters.counts().operations, 2);
+    EXPECT_EQ(pages[0]->counters.counts().bytes, 16);
   });
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank), 0) << "rank " << rank;
 }

@@ -48,6 +48,7 @@ def main() -> None:
 
 def silent(rank: int, tensor: torch.Tensor) -> None:
     """Waits for the rank that has stopped itself."""
+    time.sleep(0.5)  # Heartbeats tell what the ranks have completed.
     if rank == VICTIM:
         os.kill(os.getpid(), signal.SIGSTOP)
     begin = time.monotonic()
