@@ -176,6 +176,7 @@ SUITES: dict[str, Suite] = {
     t.SERVERS: _job(2, servers=1),
     t.SERVERS_TCP: _job(2, servers=1, MYDIST_SHARED_MEMORY="0"),
     t.SERVER_ROWS: _job(2, servers=1),
+    t.SERVER_RULES: _job(1, servers=1),
     t.STRAGGLERS: _job(8, servers=1),
     t.SHARDED: _job(2),
     t.RECORDING: _job(2, MYDIST_FREEZE_AFTER="2"),

@@ -25,7 +25,8 @@ GPU_BUCKET, GPU_BUCKET2 = "gpu-bucket", "gpu-bucket-2"
 GPU_SLOTS, GPU_SLOTS2 = "gpu-slots", "gpu-slots-2"
 
 SERVERS, SERVERS_TCP = "servers", "servers-tcp"
-SERVER_ROWS, STRAGGLERS = "server-rows", "stragglers"
+SERVER_ROWS, SERVER_RULES = "server-rows", "server-rules"
+STRAGGLERS = "stragglers"
 SHARDED = "sharded"
 
 K, M = 1 << 10, 1 << 20
@@ -193,6 +194,13 @@ def _parameter_server() -> Iterable[Target]:
         yield _figure(row, suite, f"push_pull_{text}_us", what, goal)
         if text == "64M":
             yield _figure(row, suite, f"ratio_{text}", f"{what}, against torch RPC", ">= 5 ×")
+    for name, rule, goal in (
+        ("sgd", "SGD", "<= 7000 µs"),
+        ("adam", "Adam", "<= 15000 µs"),
+        ("dc_asgd", "DCASGD, adaptive,", "<= 20000 µs"),
+    ):
+        what = f"{rule} of 64 MiB on one core of a server"
+        yield _figure("S5", SERVER_RULES, f"rule_{name}_us", what, goal)
     what = "4096 rows × 64 of 10^7 pulled and pushed, rows per second and core"
     yield _figure("S6", SERVER_ROWS, "rows_per_second_and_core", what, ">= 1000000")
     what = "SSP(3) with stragglers, of Sync's time to a loss"

@@ -36,6 +36,7 @@ JOBS: dict[str, tuple[Callable[[JobArguments], None] | None, Callable[[JobArgume
     "servers": (None, servers.measure),
     "servers-tcp": (None, servers.measure),
     "server-rows": (None, servers.measure_rows),
+    "server-rules": (None, servers.measure_rules),
     "stragglers": (None, stragglers.measure),
     "sharded": (None, sharded.measure),
     "gpu-overhead": (None, comparisons.measure_overhead),

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from mydist.bench.implementations import Mydist
 from mydist.bench.problem import WrongResult
 from mydist.bench.results import Measured, format_size, median
 from mydist.launcher.endpoints import free_port
+from mydist.optim.strategies.simulated_table import local_table
 
 from .job import Figures, JobArguments, times
 
@@ -112,6 +114,48 @@ def _turn(
         if not (least <= low <= high <= most < _MOST_EXACT):
             raise WrongResult(f"{name}: {low} to {high} pushes, expected {least} to {most}")
     return share(watch.measured)
+
+
+def measure_rules(arguments: JobArguments) -> Figures:
+    """S5: what the update of 64 MiB takes a server, on one core. In this process, by turns.
+
+    Each rule has pieces of 1 MiB, as on a server. The gradient lies in memory that no rule touches.
+    """
+    rate = 0.5  # A push of ones subtracts it, by each of these.
+    rules: dict[str, md.ps.Rule] = {
+        "sgd": md.ps.SGD(lr=rate),
+        "adam": md.ps.Adam(lr=rate),
+        "dc_asgd": md.ps.DCASGD(lr=rate, lam=1.0, adaptive=True),
+    }
+    pieces = arguments.pick(64, 1)
+    start, gradient = torch.zeros(1 << 18), torch.ones(pieces, 1 << 18)
+    tables = {
+        name: [local_table(start, name, rule, md.ps.Async(), [0]) for _ in range(pieces)]
+        for name, rule in rules.items()
+    }
+    watches = {name: Stopwatch(_WARM_UPS) for name in rules}
+    result = torch.empty(1 << 18)
+    for index in range(_WARM_UPS + arguments.pick(20, 1)):
+        for name in list(rules)[:: 1 if index % 2 == 0 else -1]:
+            pushed = tables[name]
+
+            def push(pushed: list[Any] = pushed) -> torch.Tensor:
+                for table, part in zip(pushed, gradient, strict=True):
+                    table.push(0, part.data_ptr(), 0)
+                return gradient
+
+            watches[name].time(push)
+            for table in pushed:  # What the worker has seen; DC-ASGD keeps a copy.
+                table.pull(0, result.data_ptr())
+            expected = -(index + 1) * rate
+            if is_falsified(f"rule-{name}"):
+                expected += 1
+            if not torch.allclose(result, torch.tensor(expected), rtol=1e-4):
+                raise WrongResult(f"rules: {name} gives {float(result[0])}, expected {expected}")
+    figures: Figures = {}
+    for name, watch in watches.items():
+        figures |= times(f"rule_{name}", watch.measured)
+    return figures
 
 
 def measure_rows(arguments: JobArguments) -> Figures:

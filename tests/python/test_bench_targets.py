@@ -36,7 +36,7 @@ def row(impl: str, size: int, time_us: float) -> Row:
 def test_every_row_of_the_tables_is_there() -> None:
     every = (*TARGETS, *GPU_TARGETS)
     of_ranks = {f"A{n}" for n in (*range(1, 12), 13, 14)}
-    of_servers = {f"S{n}" for n in (1, 2, 3, 4, 6, 7)}
+    of_servers = {f"S{n}" for n in range(1, 8)}
     assert {target.row for target in TARGETS} == of_ranks | of_servers | {"Z1", "Z2"}
     assert {target.row for target in GPU_TARGETS} == {"G2", "G4", "G5", "G6"}
     assert {target.suite for target in every} == set(SUITES)
