@@ -330,11 +330,23 @@ def ps_wrong_arguments() -> None:
 
 @check(min_size=2)
 def ps_ranks_that_declare_different_tables_are_told() -> None:
-    raises(
-        lambda: md.ps.Table(fresh("differ"), torch.zeros(1 + md.rank() % 2), md.ps.Add()),
-        "the ranks declare different tables",
-        kind=md.MismatchError,
-    )
+    is_odd = md.rank() % 2
+    like, sgd = torch.zeros(1), md.ps.SGD(lr=0.5)
+    other: list[tuple[Any, ...]] = [
+        (torch.zeros(1 + is_odd), md.ps.Add()),
+        (like, md.ps.Add() if is_odd else sgd),
+        (like, md.ps.SGD(lr=0.25 + is_odd)),
+        (like, None if is_odd else sgd),
+        (like, sgd, md.ps.SSP(1 + is_odd)),
+        (like, sgd, md.ps.Async() if is_odd else md.ps.Sync()),
+    ]
+    for arguments in other:
+        text = "the ranks declare different tables"
+        raises(
+            lambda given=arguments: md.ps.Table(fresh("differ"), *given),
+            text,
+            kind=md.MismatchError,
+        )
     table = md.ps.Table(fresh("after"), torch.zeros(1), md.ps.Add())
     assert table.push_pull(torch.ones(1)).tolist() == [1.0]
 
