@@ -62,7 +62,7 @@ def parse_server_hosts(text: str, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     """
     where = f"--server-hosts {shown(text)}"
     known = {host.name: host for host in hosts}
-    found: list[Host] = []
+    found: dict[Host, None] = {}  # In order; a list would be searched anew for each entry.
     for entry in map(str.strip, text.split(",")):
         if not entry:
             raise UsageError(f"{where}: empty entry; expected names separated by commas")
@@ -77,7 +77,7 @@ def parse_server_hosts(text: str, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
                 f"{where}: host {host.name!r} is listed twice; "
                 f"servers are spread over the hosts in turn, so list each once"
             )
-        found.append(host)
+        found[host] = None
     return tuple(found)
 
 

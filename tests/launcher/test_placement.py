@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from mydist.launcher.children import children_of
-from mydist.launcher.hosts import Host, format_entry, parse_host_list, parse_hostfile
+from mydist.launcher.hosts import (
+    Host,
+    format_entry,
+    parse_host_list,
+    parse_hostfile,
+    parse_server_hosts,
+)
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import place_ranks
 from mydist.launcher.platforms.table import platform_for
@@ -68,6 +74,7 @@ def test_eight_thousand_hosts_are_planned_at_once() -> None:
     began = time.process_time()
     text = ",".join(f"user@host{index}.example.com" for index in range(8000))
     hosts = parse_host_list(text)
+    assert parse_server_hosts(text, hosts) == hosts
     spec = JobSpec(("train.py",), len(hosts), hosts)
     children = children_of(spec)
     environment = {f"PYTHON{index}": "x" for index in range(50)}
