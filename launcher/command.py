@@ -13,6 +13,7 @@ from mydist.launcher.job_spec import JobSpec
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _PYTHON_SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")  # Those that take no value.
+_MOST_INTERPRETERS = 5  # The kernel follows no more from one script to the next.
 
 
 def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
@@ -25,7 +26,7 @@ def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
         if not os.path.isfile(program):
             raise _script_missing(program)
         if os.access(program, os.X_OK):
-            require_interpreter(program)
+            require_runnable(program)
             return [os.path.abspath(program), *arguments]
         return [sys.executable, program, *arguments]
     if os.sep in program:
@@ -38,7 +39,7 @@ def resolve_command(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
         found = shutil.which(program, path=environment.get("PATH", os.defpath))
     if found is None:
         raise LaunchError(f"command {program!r} not found in PATH", EXIT_NOT_FOUND)
-    require_interpreter(found)
+    require_runnable(found)
     if _PYTHON.fullmatch(os.path.basename(program)):
         _require_script(arguments)
     return [program, *arguments]
@@ -58,26 +59,42 @@ def _script_missing(script: str) -> LaunchError:
     return LaunchError(f"script {script!r} not found in {os.getcwd()}", EXIT_NOT_FOUND)
 
 
-def require_interpreter(program: str) -> None:
-    """Raises LaunchError with 126 when the first line of a script names no program.
+def require_runnable(program: str) -> None:
+    """Raises LaunchError with 126 when the kernel would find nothing that runs the program.
 
-    The kernel then says of the script itself that it does not exist.
+    It says of a script that the script does not exist when its interpreter does not. mpirun takes
+    twenty lines to say the same.
     """
+    script = program
+    for _ in range(_MOST_INTERPRETERS):
+        first_line = _first_line(script)
+        if first_line is None or b"\0" in first_line:  # A binary; the kernel knows its kind.
+            return
+        whose = "its first line" if script == program else f"the first line of {script!r}"
+        named = re.match(rb"#![ \t]*([^ \t]+)", first_line)
+        if named is None:
+            raise _not_runnable(program, f"{whose} does not begin with '#!' and an interpreter")
+        script = os.fsdecode(named[1])
+        names = f"{whose} names the interpreter {script!r}"
+        if not os.path.exists(script):
+            raise _not_runnable(program, f"{names}, which does not exist")
+        if not os.path.isfile(script) or not os.access(script, os.X_OK):
+            raise _not_runnable(program, f"{names}, which is not an executable file")
+
+
+def _first_line(program: str) -> bytes | None:
+    """As much of it as the kernel reads; None if it cannot be read."""
     if not os.path.isfile(program):  # Opening a named pipe would wait for its writer.
-        return
+        return None
     try:
         with open(program, "rb") as file:
-            first_line = file.read(256).partition(b"\n")[0]  # the kernel reads no more
+            return file.read(256).partition(b"\n")[0]
     except OSError:
-        return
-    named = re.match(rb"#![ \t]*([^ \t]+)", first_line)
-    if named is not None and not os.path.exists(named[1]):
-        interpreter = os.fsdecode(named[1])
-        raise LaunchError(
-            f"command {program!r} cannot be executed: its first line names the interpreter "
-            f"{interpreter!r}, which does not exist",
-            EXIT_NOT_EXECUTABLE,
-        )
+        return None
+
+
+def _not_runnable(program: str, why: str) -> LaunchError:
+    return LaunchError(f"command {program!r} cannot be executed: {why}", EXIT_NOT_EXECUTABLE)
 
 
 def remote_command(spec: JobSpec) -> list[str]:

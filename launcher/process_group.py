@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from mydist.launcher import rank_ends, server_addresses, session
-from mydist.launcher.command import require_interpreter
+from mydist.launcher.command import require_runnable
 from mydist.launcher.errors import (
     EXIT_NOT_EXECUTABLE,
     EXIT_NOT_FOUND,
@@ -417,9 +417,15 @@ def _start_error(error: OSError, command: ChildCommand) -> LaunchError:
         return LaunchError(f"working directory {command.cwd!r} does not exist")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         try:
-            require_interpreter(_found(command))
+            require_runnable(_found(command))
         except LaunchError as missing:
             return missing
+        if os.path.isfile(_found(command)):
+            return LaunchError(
+                f"command {program!r} cannot be executed: a file that it needs to start, such as "
+                "its loader, does not exist",
+                EXIT_NOT_EXECUTABLE,
+            )
         return LaunchError(f"command {program!r} not found", EXIT_NOT_FOUND)
     if error.errno in (errno.EACCES, errno.ENOEXEC):
         return LaunchError(

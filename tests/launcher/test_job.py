@@ -285,22 +285,49 @@ def test_a_named_pipe_is_no_command(mydistrun: Mydistrun, name: str, code: int, 
     assert (found, out) == (code, b"") and err.startswith(f"mydistrun: {text}")
 
 
+NO_FILE = "names the interpreter '/no/python3.99', which does not exist"
+FIRST_LINES = [
+    ("#! /no/python3.99\t-u", f"its first line {NO_FILE}"),
+    ("#!{other}", f"the first line of '{{other}}' {NO_FILE}"),
+    ("#!{folder}", "its first line names the interpreter '{folder}', which is not an executable "
+     "file"),
+    ("echo", "its first line does not begin with '#!' and an interpreter"),
+    ("", "its first line does not begin with '#!' and an interpreter"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["train.py", "./train.sh", "train"])
-def test_missing_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(("line", "text"), FIRST_LINES)
+def test_missing_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: str, text: str
+) -> None:
     monkeypatch.chdir(tmp_path)
+    names = {"folder": str(tmp_path), "other": str(tmp_path / "other")}
     script = tmp_path / name
-    script.write_text("#! /no/python3.99\t-u\nprint()\n")
-    script.chmod(0o755)
+    for file, first in ((script, line.format(**names)), (tmp_path / "other", "#!/no/python3.99")):
+        file.write_text(f"{first}\nprint()\n")
+        file.chmod(0o755)
     with pytest.raises(LaunchError) as caught:
         resolve_command(JobSpec((name,), 1, ()), {"PATH": str(tmp_path)})
     assert caught.value.exit_code == 126
-    assert str(caught.value).endswith(
-        "cannot be executed: its first line names the interpreter '/no/python3.99', "
-        "which does not exist"
-    )
+    assert str(caught.value).endswith(f" cannot be executed: {text.format(**names)}")
     script.write_text("#!/bin/sh\n")
     assert resolve_command(JobSpec((name,), 1, ()), {"PATH": str(tmp_path)})[0].endswith(
         Path(name).name
+    )
+
+
+def test_a_binary_without_its_loader_is_not_called_missing(mydistrun: Mydistrun) -> None:
+    binary = mydistrun.directory / "binary"
+    content = Path(sys.executable).resolve().read_bytes()
+    where = content.index(b"/ld-linux")  # The name of the loader ends with its digit.
+    binary.write_bytes(content[: where + 1] + b"no" + content[where + 3 :])
+    binary.chmod(0o755)
+    code, out, err = mydistrun.run("-np", "2", "./binary")
+    assert (code, out) == (126, b"")
+    assert err == (
+        "mydistrun: command './binary' cannot be executed: a file that it needs to start, such as "
+        "its loader, does not exist\n"
     )
 
 
