@@ -155,7 +155,7 @@ class RowTable(BaseTable):
         Raises: as pull, and in backward() as push.
         """
         is_trained = self.rule is not None and torch.is_grad_enabled()
-        anchor = torch.empty(0, requires_grad=is_trained)
+        anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=is_trained)
         rows = _Embedding.apply(self, ids.reshape(-1), anchor)  # type: ignore[no-untyped-call]
         return cast(torch.Tensor, rows.view(*ids.shape, self.width))
 

@@ -172,7 +172,8 @@ class BaseTable:
             return True
         if self._nan == "skip":
             return False
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(first), shape))
+        flat = torch.tensor(first, dtype=torch.int64, device="cpu")
+        index = tuple(int(i) for i in torch.unravel_index(flat, shape))
         then = ""
         if not isinstance(self.consistency, Async):
             then = f". A program that goes on calls {self._empty_push}: other workers wait for it"
