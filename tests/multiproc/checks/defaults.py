@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -39,6 +41,13 @@ SETTINGS: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
     "default_dtype": default_dtype,
     "inference_mode": torch.inference_mode,
 }
+
+
+COUNT = itertools.count()
+
+
+def made_folder() -> str:
+    return tempfile.mkdtemp(prefix="mydist-defaults-")
 
 
 def ones(*shape: int) -> torch.Tensor:
@@ -153,6 +162,55 @@ def combined_steps() -> None:
         scaler.step(optimizer)
 
 
+def sharded_steps() -> None:
+    folder = md.broadcast_object(made_folder() if md.rank() == 0 else "", 0)
+    for stage in (1, 2):
+        with torch.inference_mode(False):
+            model = torch.nn.Linear(2, 1, device="cpu", dtype=torch.float32)
+            md.broadcast_parameters(model.state_dict(), 0)
+            optimizer = md.ShardedOptimizer(
+                torch.optim.AdamW(model.parameters()), model.named_parameters(), stage
+            )
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+            with torch.device("cpu"):  # torch's scaler keeps its own numbers on the default device.
+                loss = scaler.scale(model(ones(1, 2)).sum())
+            loss.backward()
+            scaler.unscale_(optimizer)
+            assert optimizer.clip_grad_norm_(1.0).dtype == torch.float32
+            scaler.step(optimizer)
+            md.scatter_state(optimizer, md.gather_state(optimizer))
+            # The second one has slices to restore.
+            for _ in range(2):
+                with md.Checkpoint(
+                    f"{folder}/{stage}",
+                    model=model,
+                    optimizer=optimizer,
+                    sharded=True,
+                    on_sigterm=False,
+                ) as checkpoint:
+                    checkpoint.save(1)
+    md.barrier()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def tables() -> None:
+    name = f"defaults.{next(COUNT)}"
+    rows = md.ps.RowTable(f"{name}.rows", 9, 2, md.ps.SGD(lr=1.0), md.ps.Zeros())
+    with torch.inference_mode(False):
+        ids = torch.tensor([3], dtype=torch.int64, device="cpu")
+        assert rows.embedding(ids).tolist() == [[0, 0]]
+    table = md.ps.Table(f"{name}.dense", ones(2, 2), md.ps.SGD(lr=1.0))
+    broken = ones(2, 2)
+    broken[1, 0] = math.nan
+    try:
+        table.push(broken)
+    except ValueError as error:
+        assert " is nan at index (1, 0);" in str(error), error
+    else:
+        raise AssertionError("a gradient of NaN was taken")
+    md.barrier()
+
+
 def layers() -> None:
     layer = md.SyncBatchNorm(2, device="cpu", dtype=torch.float32)
     assert layer(ones(2, 2) * md.rank()).shape == (2, 2)
@@ -161,7 +219,7 @@ def layers() -> None:
 def checkpoints() -> None:
     with torch.inference_mode(False):
         model = torch.nn.Linear(2, 1, device="cpu", dtype=torch.float32)
-    folder = md.broadcast_object(tempfile.mkdtemp(prefix="mydist-defaults-"), 0)
+    folder = md.broadcast_object(made_folder() if md.rank() == 0 else "", 0)
     for _ in range(2):
         with md.Checkpoint(folder, model=model, on_sigterm=False) as checkpoint:
             assert not checkpoint.should_stop()
@@ -191,6 +249,8 @@ CALLS = (
     loader,
     training,
     combined_steps,
+    sharded_steps,
+    tables,
     layers,
     checkpoints,
     other_calls,

@@ -20,7 +20,8 @@ def joint_norm(
         raise ValueError(f"clip_grad_norm_: norm_type is {norm_type!r}, expected a number above 0")
     gradients = [view.grad for view in views if view.grad is not None]
     norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float64) for g in gradients]
-    local = torch.stack([torch.zeros((), dtype=torch.float64), *(norm.cpu() for norm in norms)])
+    none = torch.zeros((), dtype=torch.float64, device="cpu")
+    local = torch.stack([none, *(norm.cpu() for norm in norms)])
     if math.isinf(norm_type):
         own, op = local.max(), Max
     else:
@@ -53,9 +54,9 @@ def same_overflow_everywhere(
     GradScaler skips a step if a gradient that it sees is not finite, and ranks see their slices. It
     wants to see one at least, and a rank may own nothing.
     """
-    own = torch.tensor([int(overflows(views))], dtype=torch.int32)
+    own = torch.tensor([int(overflows(views))], dtype=torch.int32, device="cpu")
     anywhere = allreduce(own, op=Max, name="sharded.overflow", process_set=process_set)
     device = views[0].device if views else torch.device("cpu")
-    witness = torch.zeros(1, device=device)
-    witness.grad = torch.full((1,), math.inf if int(anywhere) else 0.0, device=device)
+    witness = torch.zeros(1, dtype=torch.float32, device=device)
+    witness.grad = torch.full_like(witness, math.inf if int(anywhere) else 0.0)
     return [*views, witness]

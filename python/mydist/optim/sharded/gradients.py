@@ -283,7 +283,7 @@ class ShardedGradients:
     def _anybody_has_more(self) -> bool:
         """Whether a gradient came after its bucket had left, on any rank. Collective."""
         left = any(p.grad is not None for b in self._trained() for p in b.parameters)
-        own = torch.tensor([int(left)], dtype=torch.int32)
+        own = torch.tensor([int(left)], dtype=torch.int32, device="cpu")
         anywhere = allreduce(
             own,
             op=Max,

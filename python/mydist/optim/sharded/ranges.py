@@ -110,7 +110,9 @@ def _assembled(piece: Wanted, ranges: Iterable[Mapping[str, Any]]) -> dict[str, 
             continue
         filled += high - low
         for key, value in saved["cut"].items():
-            target = state.setdefault(key, torch.empty(piece.length, dtype=value.dtype))
+            target = state.setdefault(
+                key, torch.empty(piece.length, dtype=value.dtype, device=value.device)
+            )
             part = value[low - saved["start"] : high - saved["start"]]
             target[low - piece.start : high - piece.start].copy_(part)
         for key, value in saved["others"].items():

@@ -99,7 +99,8 @@ def scatter_state(
     for index, parameter, piece in entries_of(sharded):
         for key, (kind, value) in plan["state"].get(index, {}).items():
             if kind == _CUT:
-                whole = state["state"][index][key] if is_root and state else torch.empty(0)
+                none = torch.empty(0, dtype=torch.float32, device="cpu")
+                whole = state["state"][index][key] if is_root and state else none
                 name = f"scatter_state.{index}.{key}"
                 value = _scattered(whole.to(value), slices, parameter, root_rank, name)
             else:
