@@ -330,9 +330,7 @@ Result<const uint8_t*> Hierarchical::ReduceAcrossWide(uint8_t* partial,
   MYDIST_RETURN_IF_ERROR(cross_->Reducescatter(partial, folded, counts, reduction.across));
   MYDIST_ASSIGN_OR_RETURN(uint8_t * slice, narrow_->Reserve(OwnCount() * element_bytes));
   uint8_t* own = slice + OffsetOf(byte_counts, groups_.host);
-  const ConvertSegment rounded{folded, own, count};
-  MYDIST_RETURN_IF_ERROR(
-      narrow_->Convert({&rounded, 1}, {.from = DataType::kFloat32, .to = reduction.dtype}));
+  MYDIST_RETURN_IF_ERROR(Round({folded, own, count}, reduction));
   MYDIST_RETURN_IF_ERROR(cross_->Allgather(own, slice, byte_counts));
   return static_cast<const uint8_t*>(slice);
 }
@@ -340,10 +338,13 @@ Result<const uint8_t*> Hierarchical::ReduceAcrossWide(uint8_t* partial,
 Result<const uint8_t*> Hierarchical::Narrowed(const uint8_t* wide,
                                               const TwoLevelReduction& reduction) {
   MYDIST_ASSIGN_OR_RETURN(uint8_t * narrow, narrow_->Reserve(OwnCount() * SizeOf(reduction.dtype)));
-  const ConvertSegment rounded{wide, narrow, OwnCount()};
-  MYDIST_RETURN_IF_ERROR(
-      narrow_->Convert({&rounded, 1}, {.from = DataType::kFloat32, .to = reduction.dtype}));
+  MYDIST_RETURN_IF_ERROR(Round({wide, narrow, OwnCount()}, reduction));
   return static_cast<const uint8_t*>(narrow);
+}
+
+Status Hierarchical::Round(const ConvertSegment& wide, const TwoLevelReduction& reduction) {
+  const OverflowWatch watch;
+  return narrow_->Convert({&wide, 1}, {.from = DataType::kFloat32, .to = reduction.dtype});
 }
 
 Status Hierarchical::Reduce(const void* input, void* output, int64_t count, const Reduction& whole,

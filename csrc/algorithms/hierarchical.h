@@ -146,6 +146,8 @@ class MYDIST_EXPORT Hierarchical final : public Collectives {
   Result<const uint8_t*> ReduceAcross(uint8_t* partial, const TwoLevelReduction& reduction);
   Result<const uint8_t*> ReduceAcrossWide(uint8_t* partial, const TwoLevelReduction& reduction);
   Result<const uint8_t*> Narrowed(const uint8_t* wide, const TwoLevelReduction& reduction);
+  // To the tensor's dtype.
+  Status Round(const ConvertSegment& wide, const TwoLevelReduction& reduction);
   Status ReduceChunk(const uint8_t* input, uint8_t* output, int64_t count,
                      const TwoLevelReduction& reduction, const HostSeat& root);
 

@@ -44,10 +44,8 @@ void FoldAndNoteOverflow(const simd::FoldCall& call) {
   if (!IsFloatingPoint(call.dtype) && !IsComplex(call.dtype)) {
     return simd::CurrentKernels().fold(call);
   }
-  const bool is_of_program = TakeOverflowNote();
+  const OverflowWatch watch;
   simd::CurrentKernels().fold(call);
-  if (TakeOverflowNote()) ++overflows_of_thread;
-  if (is_of_program) PutOverflowNote();
 }
 
 template <typename T>
@@ -163,6 +161,13 @@ void ReduceInRankOrder(std::span<const void* const> sources, std::span<void* con
 }
 
 int64_t OverflowsOfThread() { return overflows_of_thread; }
+
+OverflowWatch::OverflowWatch() : is_of_program_(TakeOverflowNote()) {}
+
+OverflowWatch::~OverflowWatch() {
+  if (TakeOverflowNote()) ++overflows_of_thread;
+  if (is_of_program_) PutOverflowNote();
+}
 
 void ReduceInRankOrder(std::span<const void* const> sources, void* output, int64_t count,
                        const Reduction& reduction) {

@@ -57,6 +57,19 @@ MYDIST_EXPORT void ReduceInRankOrder(std::span<const void* const> sources, void*
 // although no number it comes from is. Of floating point alone; Adasum does not count.
 MYDIST_EXPORT int64_t OverflowsOfThread();
 
+// OverflowWatch: while it lives, an overflow on this thread counts as that of a reduction. For what
+// rounds a result apart from ReduceInRankOrder. On the stack.
+class MYDIST_EXPORT OverflowWatch {
+ public:
+  OverflowWatch();
+  ~OverflowWatch();
+  OverflowWatch(const OverflowWatch&) = delete;
+  OverflowWatch& operator=(const OverflowWatch&) = delete;
+
+ private:
+  const bool is_of_program_;  // One has been noted before.
+};
+
 // Neutral: what a rank that has joined contributes to a reduction it does not take part in
 // (reduce). Pure. Reducing any x with the neutral element gives x, bit for bit, for every dtype and
 // op; for floating point the Sum's is -0.0, since +0.0 would turn a sum of -0.0 into +0.0.
