@@ -343,6 +343,18 @@ Status GroupLane::Execute(LaneWork& work) {
   return status;
 }
 
+Status GroupLane::LookForMessage(int source, int tag, Duration waited, Duration& next_warning) {
+  const Duration limit = OrNever(ground_->config.stall_shutdown);
+  if (waited >= limit) return MessageTimeout(source, tag, limit);
+  if (next_warning == Duration::zero()) next_warning = OrNever(ground_->config.stall_warning);
+  if (waited >= next_warning) {
+    while (next_warning <= waited) next_warning = Doubled(next_warning);
+    const bool is_any = source == LanePosts::kAnySource;
+    journal_->Stalled(MessageText({&source, is_any ? 0U : 1U}, tag, waited));
+  }
+  return LookForGivenUp();
+}
+
 Status GroupLane::LookForGivenUp() {
   Status given_up = ground_->FindGivenUp();
   if (!given_up.ok()) {

@@ -135,8 +135,14 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   int64_t NoteAwaited(int peer, int tag, int64_t bytes);
   void NoteReceived(int64_t record, int peer, int tag, int64_t bytes, const Status& status);
 
-  // OK, or the error of another member that has given up: all ends with it then. Any thread; for
-  // those that wait for messages, whose sender may be another member.
+  // A caller has waited for so long for a message from `source`, an index in the group or
+  // LanePosts::kAnySource. Warns when it is time, as Look does; `next_warning` is the caller's,
+  // zero at first. kTimeout after MYDIST_STALL_SHUTDOWN_SECONDS, or the error of another member
+  // that has given up: all ends with it then. Any thread.
+  Status LookForMessage(int source, int tag, Duration waited, Duration& next_warning);
+  // No message has come within this time.
+  Status MessageTimeout(int source, int tag, Duration limit) const;
+  // The last part of LookForMessage, for those that wait for several members.
   Status LookForGivenUp();
 
   // See Watchdog; of the operation under way.
@@ -159,6 +165,14 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   // Which ranks of the program these members are, where their numbers differ.
   std::string WorldNote(std::span<const int> peers) const;
   std::string WaitText(std::span<const int> peers, Duration waited) const;
+  // "group '0': no message from rank 1 (host a, pid 7) with tag 0 came within 10.0 s".
+  std::string MessageText(std::span<const int> source, int tag, Duration waited) const;
+  // "rank 1 (host a, pid 7)", and of a single rank what its process does.
+  struct Peers {
+    std::string names;
+    std::string state;
+  };
+  Peers Describe(std::span<const int> peers) const;
   int WorldRank(int peer) const { return peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)]; }
   LaneJournal::Message MessageOf(int sender, int receiver, int tag, int64_t bytes) const {
     return {WorldRank(sender), WorldRank(receiver), tag, bytes};

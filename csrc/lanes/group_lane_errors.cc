@@ -59,17 +59,33 @@ std::string GroupLane::WorldNote(std::span<const int> peers) const {
   return note.empty() ? "" : note + ".";
 }
 
-std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
+GroupLane::Peers GroupLane::Describe(std::span<const int> peers) const {
   const Topology& topology = ground_->topology;
-  std::string whom = "other ranks";
-  std::string state;
-  if (!peers.empty()) {
-    whom = RankListText(peers) + HostListText(peers, topology.hosts, topology.pids);
-    if (peers.size() == 1) state = ": " + ProcessStateText(topology.SeenPid(peers[0]));
-  }
+  Peers found{RankListText(peers) + HostListText(peers, topology.hosts, topology.pids), ""};
+  if (peers.size() == 1) found.state = ProcessStateText(topology.SeenPid(peers[0]));
+  return found;
+}
+
+std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
+  const Peers whom = peers.empty() ? Peers{"other ranks", ""} : Describe(peers);
   const std::string note = WorldNote(peers);
-  return Title(*current_) + ": " + whom + " did not take part within " + SecondsText(waited) +
-         (state.empty() ? "." : state) + (note.empty() ? "" : " " + note);
+  return Title(*current_) + ": " + whom.names + " did not take part within " + SecondsText(waited) +
+         (whom.state.empty() ? "." : ": " + whom.state) + (note.empty() ? "" : " " + note);
+}
+
+std::string GroupLane::MessageText(std::span<const int> source, int tag, Duration waited) const {
+  const Peers whom = source.empty() ? Peers{"any rank", ""} : Describe(source);
+  const std::string note = WorldNote(source);
+  return "group '" + name_ + "': no message from " + whom.names + " with tag " +
+         std::to_string(tag) + " came within " + SecondsText(waited) +
+         (whom.state.empty() ? "." : ": " + whom.state) + (note.empty() ? "" : " " + note);
+}
+
+Status GroupLane::MessageTimeout(int source, int tag, Duration limit) const {
+  const bool is_any = source == LanePosts::kAnySource;
+  const std::span<const int> whom(&source, is_any ? 0U : 1U);
+  return Status::Timeout(MessageText(whom, tag, limit))
+      .About({.ranks = {whom.begin(), whom.end()}, .elapsed = ToSeconds(limit)});
 }
 
 std::string GroupLane::Title(const LaneWork& work) const {

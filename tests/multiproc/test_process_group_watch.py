@@ -71,6 +71,17 @@ def test_operations_are_in_the_timeline_and_counted(how: str, tmp_path: Path) ->
     assert sent["args"]["detail"] == "12 bytes to rank 1, tag 7"
 
 
+def test_a_message_that_does_not_come_is_told_and_ends_in_time(tmp_path: Path) -> None:
+    limits = {"MYDIST_STALL_WARNING_SECONDS": "0.4", "MYDIST_STALL_SHUTDOWN_SECONDS": "2"}
+    outcome = launch(NP, "local", WORKER, "late", str(tmp_path), env=limits).expect_success()
+    sender = r"group '0': no message from rank 1 \(host \S+, pid \d+\) with tag 1 came within"
+    for seconds in ("0.4", "0.8", "1.6"):
+        assert re.search(rf"{sender} {seconds} s", outcome.output), outcome.output
+    ((took, text),) = re.findall(r"LOST after ([\d.]+) s: (.*)", outcome.output)
+    assert 2.0 <= float(took) < 3.5, outcome.output
+    assert re.match(rf"TIMEOUT: {sender} 2.0 s", text), text
+
+
 # Over Gloo only heartbeats have told how far the rank had come.
 @pytest.mark.parametrize("backend", ["local", deep("gloo")])
 def test_a_silent_rank_ends_operations_and_messages_of_the_others(

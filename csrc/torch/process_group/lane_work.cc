@@ -121,6 +121,7 @@ c10::intrusive_ptr<PostOperation> PostOperation::Receive(const std::shared_ptr<G
                             (is_any ? "any rank" : "rank " + std::to_string(source)) +
                             " with tag " + std::to_string(tag);
   operation->tag_ = tag;
+  operation->awaited_ = source;
   operation->record_ = lane->NoteAwaited(source, tag, static_cast<int64_t>(tensor.nbytes()));
   operation->ticket_ = lane->posts().Receive(
       source, tag, [operation](const Status& status, int from, const Bytes& payload) {
@@ -173,24 +174,22 @@ c10::intrusive_ptr<c10::ivalue::Future> PostOperation::getFuture() {
 }
 
 bool PostOperation::wait(std::chrono::milliseconds timeout) {
-  const bool is_short = timeout != kNoTimeout && Now() + timeout < deadline_;
-  const TimePoint end = is_short ? Now() + timeout : deadline_;
+  const TimePoint begin = Now();
+  const bool is_short = timeout != kNoTimeout && begin + timeout < deadline_;
+  const TimePoint end = is_short ? begin + timeout : deadline_;
+  Duration next_warning{};
   std::unique_lock<std::mutex> lock(mutex_);
-  // The sender may wait for a member that has given up.
-  while (!completed_ && Now() < end) {
-    const auto is_over = [this] { return completed_; };
-    if (cv_.wait_until(lock, std::min(end, Now() + kLookInterval), is_over)) break;
+  const auto is_over = [this] { return completed_; };
+  while (!cv_.wait_until(lock, std::min(end, Now() + kLookInterval), is_over)) {
     lock.unlock();
-    static_cast<void>(lane_->LookForGivenUp());
+    const TimePoint now = Now();
+    // The sender may also wait for a member that has given up.
+    const Status found = now >= end
+                             ? lane_->MessageTimeout(awaited_, tag_, is_short ? timeout : limit_)
+                             : lane_->LookForMessage(awaited_, tag_, now - begin, next_warning);
+    if (!found.ok()) lane_->posts().Cancel(ticket_, found);
     lock.lock();
-  }
-  if (!completed_) {
-    lock.unlock();
-    lane_->posts().Cancel(ticket_,
-                          Status::Timeout(source_text_ + " came within " +
-                                          SecondsText(Duration(is_short ? timeout : limit_))));
-    lock.lock();
-    cv_.wait(lock, [this] { return completed_; });
+    if (!found.ok()) cv_.wait(lock, is_over);
   }
   if (exception_ != nullptr) std::rethrow_exception(exception_);
   return true;

@@ -139,7 +139,8 @@ class PostOperation final : public c10d::Work {
   int tag_ = 0;
   int64_t record_ = FlightRecorder::kNoRecord;
   std::string source_text_;  // "group '0': no message from rank 1 with tag 0".
-  int source_ = -1;
+  int source_ = -1;          // Whose message has come.
+  int awaited_ = -1;         // Whose is to come.
   LanePosts::Ticket ticket_ = 0;
 };
 

@@ -1,7 +1,8 @@
 """Process groups that are watched: a few operations, and then what the argument says.
 
 "with_init" and "without_init" end in order; "silent": rank 1 stops itself, and the others wait for
-it in a collective and, on the last rank, for a message.
+it in a collective and, on the last rank, for a message; "late": the last rank waits for a message
+that comes too late, and then for the next one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -40,10 +42,38 @@ def main() -> None:
         dist.recv(torch.ones(3), 0, group=pair, tag=7)
     if how == "silent":
         silent(rank, tensor)
+    if how == "late":
+        late(rank)
     groups = mydist.c10d.stats()
     row = {"groups": groups, "all": md.stats() if md.is_initialized() else {}}
     print(f"STATS {json.dumps(row)}", flush=True)
     dist.destroy_process_group()
+
+
+def late(rank: int) -> None:
+    """The first message is sent after the time-out of its receiver, the second one at once."""
+    last, folder = dist.get_world_size() - 1, Path(sys.argv[2])
+    got = torch.zeros(1)
+    if rank == last:
+        begin = time.monotonic()
+        try:
+            dist.recv(got, VICTIM, tag=1)
+        except dist.DistBackendError as error:
+            print(f"LOST after {time.monotonic() - begin:.2f} s: {error}", flush=True)
+        (folder / "told").touch()
+        dist.recv(got, VICTIM, tag=2)
+        assert got.item() == 2.0
+        (folder / "over").touch()
+    if rank == VICTIM:
+        await_file(folder / "told")
+        dist.send(torch.full((1,), 2.0), last, tag=2)
+    await_file(folder / "over")  # Not in a barrier, which would have the same limit.
+
+
+def await_file(path: Path) -> None:
+    """Until it is there."""
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def silent(rank: int, tensor: torch.Tensor) -> None:
