@@ -76,8 +76,9 @@ TEST(DepartureTest, TheSignalThatEndedARankTravelsAlong) {
   EXPECT_EQ(loss.failure().ranks, std::vector<int>{3});
   EXPECT_EQ(loss.failure().signal, 9);
   EXPECT_EQ(loss.failure().finding, kDeadFinding);
-  for (const std::string& mark : {"$", "$9", "$x$", "$0$", "$65$", "$-9$", "$99999999999$"}) {
-    EXPECT_EQ(PeerHasLeft(2, "rank 2", mark + "3\nlost rank 3").failure().signal, 0) << mark;
+  for (const char* const mark : {"$", "$9", "$x$", "$0$", "$65$", "$-9$", "$99999999999$"}) {
+    EXPECT_EQ(PeerHasLeft(2, "rank 2", std::string(mark) + "3\nlost rank 3").failure().signal, 0)
+        << mark;
   }
 }
 
