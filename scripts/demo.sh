@@ -73,7 +73,11 @@ if compgen -G "$STAMPS/package-????????????????" >/dev/null; then
   scripts/build.sh
 else
   build_for_demo
-  echo "      Run make build to add MPI and Gloo, which jobs of several hosts need"
+  echo "      Run make build to add MPI, Gloo and the parameter server"
+fi
+python="$(find_python)"
+if [[ "$python" == "$ROOT/.venv/bin/"* ]]; then
+  echo "      For your own programs: source .venv/bin/activate puts mydistrun into your PATH"
 fi
 echo "[4/4] Training LeNet on Fashion-MNIST with two ranks"
 exec scripts/in_environment.sh mydistrun -np 2 --timeline-filename build/demo_timeline.json \
