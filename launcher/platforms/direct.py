@@ -248,6 +248,6 @@ def _require_program_there(host: Host, hello: Mapping[str, Any]) -> str:
 
 def _missing_program(path: str) -> str:
     return (
-        f"--servers: there is no program {path!r}; "
-        f"build mydist where Asio and libcrypto are installed"
+        f"--servers: this mydist was built without the parameter server: there is no program "
+        f"{path!r}. In a checkout run make build, where Asio and libcrypto are installed"
     )

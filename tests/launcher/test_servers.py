@@ -272,8 +272,9 @@ def test_a_missing_program_is_one_line(
     assert (code, out, err) == (
         2,
         b"",
-        f"mydistrun: {host}--servers: there is no program {str(program)!r}; "
-        "build mydist where Asio and libcrypto are installed\n",
+        f"mydistrun: {host}--servers: this mydist was built without the parameter server: there is "
+        f"no program {str(program)!r}. In a checkout run make build, where Asio and libcrypto are "
+        "installed\n",
     )
 
 
