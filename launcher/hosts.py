@@ -108,7 +108,7 @@ def require_slots(hosts: tuple[Host, ...], num_proc: int) -> None:
         if len(hosts) > MAX_LISTED_HOSTS:
             listed += f",… ({len(hosts)} in all)"
         raise UsageError(
-            f"-np {num_proc}: the hosts {listed} have only {slots} slots; "
+            f"-np {num_proc}: the hosts {listed} have only {slots} slot{'s' * (slots != 1)}; "
             f"add slots or hosts, or use -np {slots}"
         )
 

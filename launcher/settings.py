@@ -83,7 +83,10 @@ def make_job_spec(
     servers, server_hosts = _servers(merged, controller, hosts)
     module = merged.get("m")
     if module is None and not command:
-        raise UsageError("no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]")
+        raise UsageError(
+            "no command given; expected mydistrun [FLAGS] COMMAND [ARGS…], such as "
+            "mydistrun -np 2 python train.py"
+        )
     directory = merged.get("output-filename")
     return JobSpec(
         command=tuple(command),

@@ -292,4 +292,6 @@ def test_flag_without_its_value(flag: str) -> None:
 def test_no_command() -> None:
     with pytest.raises(UsageError) as caught:
         make_job_spec({}, (), {})
-    assert str(caught.value) == "no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]"
+    assert str(caught.value).startswith(
+        "no command given; expected mydistrun [FLAGS] COMMAND [ARGS…]"
+    )

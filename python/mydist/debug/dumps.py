@@ -120,7 +120,10 @@ def kinds_in(folder: Path) -> list[str]:
     Raises DumpError when the folder is none, or has none.
     """
     if not folder.is_dir():
-        raise DumpError(f"{str(folder)!r} is no folder; expected the one with the dumps")
+        raise DumpError(
+            f"there is no folder {str(folder)!r}; expected the one that the ranks have written, "
+            "mydist_flight_recorder by default"
+        )
     try:
         begins = {m[1] for path in folder.iterdir() if (m := _FILE.match(path.name))}
     except OSError as error:
