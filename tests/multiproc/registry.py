@@ -47,6 +47,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sharded",
         "sharded_modes",
         "sharded_models",
+        "sharded_mistakes",
         "sharded_checkpoints",
         "sharded_precision",
         "lifetimes",

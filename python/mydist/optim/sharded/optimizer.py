@@ -27,6 +27,7 @@ from ..strategies.synchronous import SynchronousGradients
 from ..wrapping import base_class, wrap
 from .gradients import FULL, SHARD, ShardedGradients
 from .slices import Slices
+from .state_at_wrapping import expect_same_state
 from .steps import ShardedDistribution, ShardedSteps, Stage2Steps
 
 __all__ = ["ShardedOptimizer"]
@@ -54,7 +55,8 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     other the new parameters: after `step()` every rank has the whole model. The returned object is
     an instance of the class of `optimizer`, with its groups, hooks and schedulers.
     `optimizer.state[parameter]` has the state of this rank's slice of that parameter, as flat
-    tensors. State that `optimizer` has already is cut.
+    tensors. State that `optimizer` has already is cut. Collective: all ranks compare which
+    parameters have state, unless MYDIST_CHECK_CONSISTENCY is -1.
 
     Args:
         optimizer: a torch optimizer that treats each element alone.
@@ -81,6 +83,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         ValueError: an argument is wrong, the parameters cannot be cut, this rank is not in
             `process_set`, or mydist has not been initialized.
         TypeError: an argument is of the wrong type.
+        MismatchError: on every rank: the optimizer has state of a parameter on some ranks only.
     """
     check_optimizer(optimizer)
     _check_stage(stage)
@@ -118,6 +121,8 @@ def _wrap(
     communication = f"ShardedOptimizer({settings})"
     consistency = ConsistencyCheck(check_interval(), process_set, communication)
     named = list(names.of(optimizer))
+    if check_interval() >= 0:
+        expect_same_state(optimizer, named, process_set)
     path: Any
     if stage == 1:
         path = make_gradient_path(options, [parameter for parameter, _ in named])
