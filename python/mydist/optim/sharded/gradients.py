@@ -234,6 +234,7 @@ class ShardedGradients:
     def _reduce(self, bucket: HeldBucket) -> None:
         """Starts it. What its parameters have in `.grad` is taken from them."""
         self._check()
+        bucket.expect_as_wrapped()
         whole = self._slices.memory.take(bucket.plan, bucket.parameters[0].device)
         for parameter, start, count in bucket.members():
             part = whole[start : start + count]

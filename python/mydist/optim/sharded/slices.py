@@ -82,9 +82,33 @@ class HeldBucket:
     """A bucket with its parameters, in the order of its members, and this rank's pieces of it."""
 
     plan: Bucket
-    name: str
+    names: list[str]
     parameters: list[torch.Tensor]
     own: list[OwnPiece] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Tells it apart from the other buckets of the optimizer."""
+        return self.names[0]
+
+    def expect_as_wrapped(self) -> None:
+        """Raises ValueError if a parameter has another dtype, size or order of its elements."""
+        for parameter, name, (_, count) in zip(
+            self.parameters, self.names, self.plan.members, strict=True
+        ):
+            if parameter.dtype != self.plan.dtype:
+                change = f"is {parameter.dtype} now and was {self.plan.dtype}"
+            elif parameter.numel() != count:
+                change = f"has {parameter.numel()} elements now and had {count}"
+            elif not parameter.is_contiguous():
+                change = "is not contiguous now and was"
+            else:
+                continue
+            raise ValueError(
+                f"ShardedOptimizer: parameter '{name}' {change} when the optimizer was wrapped, "
+                "and its slices do not follow. Change the model first, then wrap a new optimizer; "
+                "mydist.gather_state() and mydist.scatter_state() take the state over"
+            )
 
     def members(self) -> Iterator[tuple[torch.Tensor, int, int]]:
         """Each parameter, where it begins in the bucket, and its number of elements."""
@@ -143,7 +167,8 @@ class Slices:
         sizes = [(index, p.dtype, p.numel()) for index, (p, _) in enumerate(new)]
         for plan in plan_buckets(sizes, self.size):
             members = [new[index] for index, _ in plan.members]
-            bucket = HeldBucket(plan, members[0][1], [parameter for parameter, _ in members])
+            names = [name for _, name in members]
+            bucket = HeldBucket(plan, names, [parameter for parameter, _ in members])
             for index, _ in plan.members:
                 self._places[id(new[index][0])] = bucket, index
             for place in plan.pieces(self.rank):
@@ -155,6 +180,11 @@ class Slices:
         parameters = [parameter for parameter, _ in new]
         self._known.update(map(id, parameters))
         return parameters
+
+    def expect_as_wrapped(self) -> None:
+        """Raises ValueError if a parameter cannot be cut as it was."""
+        for bucket in self.buckets:
+            bucket.expect_as_wrapped()
 
     def describe(self) -> tuple[str, str]:
         """What this rank owns, and how it was cut; for mydist.explain()."""

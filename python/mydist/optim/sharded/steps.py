@@ -75,6 +75,7 @@ class ShardedSteps(DistributedSteps):
         return loss
 
     def _update_pieces(self, **kwargs: Any) -> None:
+        self._slices.expect_as_wrapped()
         for pieces in self._slices.turns():
             for piece in pieces:
                 piece.follow()
@@ -108,6 +109,7 @@ class ShardedSteps(DistributedSteps):
 
     def _synchronize(self) -> None:
         self._distribution.lay_out(self)
+        self._slices.expect_as_wrapped()
         super()._synchronize()
 
     def finish(self) -> None:
