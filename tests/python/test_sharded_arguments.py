@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -127,3 +128,13 @@ def test_complex_parameters_are_trained() -> None:
         plain.abs().sum().backward()
         reference.step()
     assert torch.equal(own, plain)
+
+
+def test_messages_name_the_sharded_optimizer() -> None:
+    optimizer = md.ShardedOptimizer(adamw(linear()))
+    with pytest.raises(TypeError, match="a ShardedOptimizer can be neither copied nor pickled"):
+        copy.deepcopy(optimizer)
+    replaced = adamw(linear())
+    replaced.step = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="wrap the optimizer with ShardedOptimizer first"):
+        md.ShardedOptimizer(replaced)

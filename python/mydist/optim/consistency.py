@@ -32,9 +32,7 @@ from .value_hash import value_hash
 __all__ = ["ConsistencyCheck", "check_consistency", "check_interval"]
 
 _SAME_MODEL = "Build the same model on every rank."
-_SAME_STRATEGY = (
-    "Pass the same strategy with the same settings to DistributedOptimizer on every rank."
-)
+_SAME_STRATEGY = "Pass the same strategy with the same settings to {} on every rank."
 _BROADCAST = (
     "Make them equal with mydist.broadcast_parameters(model.state_dict(), root_rank=0) before the "
     "first step."
@@ -198,7 +196,9 @@ def _layout_message(layout: dict[str, tuple[str, str, str]], comparison: _Compar
     strategies = {rank: communication for rank, communication, _ in gathered}
     if len(set(strategies.values())) > 1:
         what = f"{comparison.call}: communication differs between ranks"
-        return difference_text(what, strategies, [], _SAME_STRATEGY)
+        is_sharded = comparison.communication.startswith("ShardedOptimizer")
+        maker = "ShardedOptimizer" if is_sharded else "DistributedOptimizer"
+        return difference_text(what, strategies, [], _SAME_STRATEGY.format(maker))
     entries = [(rank, of_rank) for rank, _, of_rank in gathered]
     names = sorted({name for _, of_rank in entries for name in of_rank})
     differing = [name for name in names if len({of_rank.get(name) for _, of_rank in entries}) > 1]

@@ -20,6 +20,7 @@ class DistributedSteps(torch.optim.Optimizer):
 
     _distribution: Distribution
     _may_scale = True  # Whether a fused optimizer may unscale gradients itself.
+    _maker = "DistributedOptimizer"  # What made it; in messages.
     _cuts_state = False  # Whether each rank has a slice of the state only.
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
@@ -220,7 +221,7 @@ class DistributedSteps(torch.optim.Optimizer):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raises: an optimizer that is tied to running reductions has no copy."""
         raise TypeError(
-            "a DistributedOptimizer can be neither copied nor pickled; "
+            f"a {self._maker} can be neither copied nor pickled; "
             "save state_dict() and wrap a new optimizer"
         )
 

@@ -52,13 +52,14 @@ def base_class(optimizer: torch.optim.Optimizer) -> Any:
 
 def _redirect_step(wrapped: torch.optim.Optimizer) -> None:
     """Replaces the `step` that a scheduler put on the original object by the distributed one."""
+    maker = cast(DistributedSteps, wrapped)._maker
     patched = wrapped.__dict__.get("step")
     if patched is None:
         return
     if not hasattr(patched, "_wrapped_by_lr_sched"):
         raise ValueError(
             "optimizer.step has been replaced on this object; wrap the optimizer with "
-            "DistributedOptimizer first and replace its step afterwards"
+            f"{maker} first and replace its step afterwards"
         )
 
     # Weakly: the optimizer owns this function, and must end with its last user.
@@ -68,8 +69,8 @@ def _redirect_step(wrapped: torch.optim.Optimizer) -> None:
         optimizer = reference()
         if optimizer is None:
             raise ValueError(
-                "step() was called on an optimizer whose DistributedOptimizer no longer exists; "
-                "keep what DistributedOptimizer() returns, and call its step()"
+                f"step() was called on an optimizer whose {maker} no longer exists; "
+                f"keep what {maker}() returns, and call its step()"
             )
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what the scheduler's patch does
         return type(optimizer).step(optimizer, *args, **kwargs)

@@ -58,6 +58,7 @@ class ShardedSteps(DistributedSteps):
     """Of both stages. Never instantiated."""
 
     _distribution: ShardedDistribution
+    _maker = "ShardedOptimizer"
     _may_scale = False  # A fused optimizer would not see what other ranks found.
     _cuts_state = True
 
