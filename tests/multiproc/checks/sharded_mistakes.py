@@ -8,7 +8,17 @@ import torch
 
 import mydist as md
 from multiproc.checks.models import raises
-from multiproc.checks.sharded import BY_STAGE, loss_of, made, sharded, train, uneven_model
+from multiproc.checks.sharded import (
+    BY_STAGE,
+    average,
+    expect_same,
+    loss_of,
+    made,
+    sharded,
+    train,
+    train_alone,
+    uneven_model,
+)
 from multiproc.registry import check
 
 
@@ -55,3 +65,40 @@ def a_model_that_changes_after_wrapping_is_an_error_at_the_next_step(stage: int)
         whole = md.gather_state(optimizer)  # Still there.
         assert whole is None or whole["state"][0]["exp_avg"].shape == model.weight.shape
         optimizer._distribution.reset()
+
+
+@check()
+def a_gradient_that_is_set_to_none_in_full_grads_is_left_out_of_the_step() -> None:
+    model, alone = uneven_model(), uneven_model()
+    optimizer, reference = sharded(model, 2), made("AdamW", alone)
+    train(model, optimizer, range(1))
+    train_alone(alone, reference, range(1))
+    loss_of(model, md.rank(), 1).backward()
+    average(alone, lambda rank: loss_of(alone, rank, 1))
+    with optimizer.full_grads():
+        model[0].weight.grad = None
+    alone[0].weight.grad = None
+    with optimizer.full_grads():
+        assert model[0].weight.grad is None
+    optimizer.step()
+    reference.step()
+    expect_same(model, alone)
+    train(model, optimizer, range(2, 3))  # And comes back with the next gradient.
+    train_alone(alone, reference, range(2, 3))
+    expect_same(model, alone)
+
+
+@check(cases=[("clip",), ("synchronize",)])
+def a_backward_after_a_skipped_step_is_an_error_until_zero_grad(how: str) -> None:
+    model, alone = uneven_model(), uneven_model()
+    optimizer, reference = sharded(model, 2), made("AdamW", alone)
+    loss_of(model, md.rank(), 7).backward()
+    if how == "clip":
+        optimizer.clip_grad_norm_(1.0)
+    else:
+        optimizer.synchronize()
+    model.zero_grad()
+    raises(loss_of(model, md.rank(), 0).backward, "Call optimizer.zero_grad() when a step is")
+    train(model, optimizer, range(2))
+    train_alone(alone, reference, range(2))
+    expect_same(model, alone)

@@ -31,6 +31,7 @@ class _Gradient:
     passes: int = 0  # Backward passes since the last synchronize.
     is_idle: bool = False  # No backward came to it in the last step.
     is_given: bool = False  # Since the gradients were used, there has been one on this rank.
+    is_removed: bool = False  # The program has set the whole gradient to None.
     hook: Any = None
 
 
@@ -62,6 +63,7 @@ class ShardedGradients:
         self._passes = options.backward_passes_per_step
         self._enabled = True
         self._touched = self._drops = False
+        self._is_unused = False  # Whether gradients are reduced that no step has used.
         self._gradients: dict[int, _Gradient] = {}  # By id() of the parameter.
         self._shards: dict[HeldBucket, torch.Tensor] = {}
         self._filled: set[HeldBucket] = set()  # Whose shard has a gradient.
@@ -81,13 +83,9 @@ class ShardedGradients:
 
     def of(self, piece: OwnPiece) -> torch.Tensor | None:
         """The reduced gradient of a piece; None for a frozen parameter, and before synchronize."""
-        if piece.bucket not in self._filled or not piece.parameter.requires_grad:
+        if piece.bucket not in self._filled or not self._has_gradient(piece.parameter):
             return None
-        shard = self._shards[piece.bucket]
-        # Alone, an unused parameter stays without a gradient, as torch leaves it.
-        if self._slices.size == 1 and not self._gradients[id(piece.parameter)].is_given:
-            return None
-        return shard[piece.place.offset : piece.place.offset + piece.place.length]
+        return self._part_of_shard(piece)
 
     def synchronize(self) -> None:
         self._begin()
@@ -106,6 +104,7 @@ class ShardedGradients:
                 gradient.parameter.grad = None
         self._forget()
         self._touched = False
+        self._is_unused = bool(self._filled)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         self._passes = passes
@@ -137,8 +136,9 @@ class ShardedGradients:
         """The gradients have been used; the next backward starts from zero."""
         self._filled.clear()
         self._drops = False
+        self._is_unused = False
         for gradient in self._gradients.values():
-            gradient.is_given = False
+            gradient.is_given = gradient.is_removed = False
 
     def drop_at_next_backward(self) -> None:
         """A GradScaler skips this step, and perhaps only the model's gradients are reset."""
@@ -150,7 +150,7 @@ class ShardedGradients:
 
         def take(bucket: HeldBucket, whole: torch.Tensor) -> None:
             for parameter, start, count in bucket.members():
-                if parameter.requires_grad:
+                if self._has_gradient(parameter):
                     part = whole[start : start + count].clone()
                     parameter.grad = part.view(parameter.shape)
 
@@ -161,14 +161,31 @@ class ShardedGradients:
 
     @torch.no_grad()
     def hide(self) -> None:
-        """This rank's slice of what is in `.grad` becomes the gradient; `.grad` becomes None."""
+        """This rank's slice of what is in `.grad` becomes the gradient; `.grad` becomes None.
+
+        A parameter whose `.grad` is None is left out of the step.
+        """
         for piece in self._slices.pieces():
-            own, shown = self.of(piece), piece.parameter.grad
-            if own is not None and shown is not None:
-                own.copy_(piece.part_of(shown))
-        for bucket in self._slices.buckets:
+            shown = piece.parameter.grad
+            if piece.bucket in self._filled and shown is not None:
+                self._part_of_shard(piece).copy_(piece.part_of(shown))
+        for bucket in self._filled:
             for parameter in bucket.parameters:
+                gradient = self._gradients[id(parameter)]
+                gradient.is_removed = parameter.grad is None
+                gradient.is_given |= parameter.grad is not None
                 parameter.grad = None
+
+    def _part_of_shard(self, piece: OwnPiece) -> torch.Tensor:
+        start = piece.place.offset
+        return self._shards[piece.bucket][start : start + piece.place.length]
+
+    def _has_gradient(self, parameter: torch.Tensor) -> bool:
+        """Whether the step uses it, once its bucket is reduced."""
+        gradient = self._gradients[id(parameter)]
+        # Alone, an unused parameter stays without a gradient, as torch leaves it.
+        is_given = gradient.is_given or self._slices.size > 1
+        return parameter.requires_grad and is_given and not gradient.is_removed
 
     def _hook_for(self, gradient: _Gradient) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
@@ -179,6 +196,7 @@ class ShardedGradients:
                 )
             if not self._touched:
                 self._begin()
+                self._expect_used()
             self._touched = True
             if not self._enabled:
                 return
@@ -197,6 +215,14 @@ class ShardedGradients:
     def _begin(self) -> None:
         if self._drops:
             self.drop()
+
+    def _expect_used(self) -> None:
+        if self._is_unused:
+            raise ValueError(
+                "backward() follows a step that was skipped: the gradients of the backward before "
+                "are reduced and would be added to. Call optimizer.zero_grad() when a step is "
+                "skipped; model.zero_grad() does not reach them in stage 2"
+            )
 
     def _rounds(self) -> int:
         """How often each bucket is reduced in a step, by all ranks."""
