@@ -48,6 +48,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sharded_modes",
         "sharded_models",
         "sharded_mistakes",
+        "sharded_parameters",
         "sharded_checkpoints",
         "sharded_precision",
         "lifetimes",

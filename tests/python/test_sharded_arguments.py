@@ -34,8 +34,7 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
         ({"stage": 0}, "stage is 0, expected 1 or 2"),
         ({"stage": "1"}, "stage is '1'"),
         ({"accumulate": "none"}, "accumulate is 'none', expected 'shard' or 'full'"),
-        ({"partition": "row"}, "partition is 'row', expected 'element' or None"),
-        ({"partition": "parameter"}, "partition='parameter' is not supported yet"),
+        ({"partition": "row"}, "partition is 'row', expected 'element', 'parameter' or None"),
         ({"master_dtype": torch.int32}, "master_dtype is torch.int32, expected torch.float32"),
         ({"master_dtype": "float32"}, "master_dtype is 'float32'"),
         ({"backward_passes_per_step": 0}, "backward_passes_per_step is 0"),
@@ -49,19 +48,20 @@ def test_wrong_arguments(options: dict[str, Any], words: str) -> None:
 
 def test_an_unknown_class_is_refused_with_both_choices() -> None:
     model = linear()
-    with pytest.raises(ValueError, match="Mine .* partition='element'.*DistributedOptimizer"):
+    with pytest.raises(ValueError, match="Mine .* partition='element'.*partition='parameter'"):
         md.ShardedOptimizer(Mine(model.parameters(), lr=0.1, momentum=0.9))
-    optimizer = md.ShardedOptimizer(
-        Mine(model.parameters(), lr=0.1, momentum=0.9), partition="element"
-    )
-    assert isinstance(optimizer, Mine)
+    for partition in ("element", "parameter"):
+        optimizer = md.ShardedOptimizer(
+            Mine(model.parameters(), lr=0.1, momentum=0.9), partition=partition
+        )
+        assert isinstance(optimizer, Mine)
 
 
 @pytest.mark.parametrize("name", ["Muon", "Adafactor"])
-def test_classes_that_need_whole_parameters_are_refused(name: str) -> None:
+def test_classes_that_need_whole_parameters_are_not_cut(name: str) -> None:
     model = torch.nn.Linear(3, 5, bias=False)
-    with pytest.raises(ValueError, match=f"whether {name} treats each element alone"):
-        md.ShardedOptimizer(getattr(torch.optim, name)(model.parameters()))
+    with pytest.raises(ValueError, match=f"'element', but {name} needs whole parameters"):
+        md.ShardedOptimizer(getattr(torch.optim, name)(model.parameters()), partition="element")
 
 
 def test_lbfgs_and_differentiable_steps_are_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mydist as md
-from mydist.optim.sharded.layout import LINE_BYTES, plan_buckets
+from mydist.optim.sharded.layout import LINE_BYTES, owners, plan_buckets
 
 AdamW = torch.optim.AdamW
 
@@ -33,8 +33,24 @@ def test_every_element_has_one_owner(ranks: int, counts: tuple[int, ...]) -> Non
                 at += piece.length
                 for element in range(piece.start, piece.start + piece.length):
                     owners[piece.index][element] += 1
-            assert at <= bucket.slice_length
+            assert at <= bucket.slice_length(rank)
     assert owners == [[1] * count for count in counts]
+
+
+def test_whole_parameters_go_to_who_has_least() -> None:
+    counts = sizes(10, 900, 500, 0, 400, 20)
+    owner_of = owners(counts, 2)
+    assert owner_of == {1: 0, 2: 1, 4: 1, 5: 0, 0: 1, 3: 1}
+    buckets = plan_buckets(counts, 2, owner_of=owner_of)
+    members = {bucket.owner: bucket.members for bucket in buckets}
+    assert members == {0: ((5, 20), (1, 900)), 1: ((4, 400), (2, 500), (0, 10))}
+    for bucket in buckets:
+        assert bucket.padding == 0
+        for piece in bucket.pieces(bucket.owner or 0):
+            assert (piece.start, piece.length) == (0, counts[piece.index][2])
+        assert bucket.pieces(1 - (bucket.owner or 0)) == []
+    # Parameters that are thawed later go to who has less by then.
+    assert owners(sizes(7), 2, buckets) == {0: 1}
 
 
 def test_buckets_run_against_registration_one_dtype_each() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import itertools
 import math
 import shutil
 import tempfile
@@ -302,12 +303,12 @@ def explain_tells_what_is_updated_where() -> None:
     assert sum(md.allgather_object(own)) == whole
 
 
-@check(min_size=2, cases=BY_STAGE)
-def ranks_of_two_sets_train_apart(stage: int) -> None:
+@check(min_size=2, cases=itertools.product((1, 2), ("element", "parameter")))
+def ranks_of_two_sets_train_apart(stage: int, partition: str) -> None:
     halves = [md.add_process_set([r for r in range(md.size()) if r % 2 == h]) for h in (0, 1)]
     own = halves[md.rank() % 2]
     model, alone = uneven_model(), uneven_model()
-    optimizer = sharded(model, stage, process_set=own)
+    optimizer = sharded(model, stage, process_set=own, partition=partition)
     reference = made("AdamW", alone)
     for step in range(2):
         train(model, optimizer, range(step, step + 1))
@@ -335,11 +336,11 @@ def other_models_are_a_mismatch_that_names_the_parameter(stage: int) -> None:
         optimizer._distribution.paths[0].remove()
 
 
-@check(min_size=2)
-def a_rank_that_joins_is_an_error_not_a_stale_slice() -> None:
+@check(min_size=2, cases=[("element",), ("parameter",)])
+def a_rank_that_joins_is_an_error_not_a_stale_slice(partition: str) -> None:
     with unchecked():
         model = uneven_model()
-        optimizer = sharded(model, 1)
+        optimizer = sharded(model, 1, partition=partition)
     if md.rank() != 0:
         raises(lambda: train(model, optimizer, range(1)), "called join()", kind=md.MydistError)
     md.join()

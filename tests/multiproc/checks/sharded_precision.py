@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import torch
@@ -46,10 +47,10 @@ class Reference:
             p.detach().copy_(master)
 
 
-@check(cases=BY_STAGE)
-def small_steps_are_not_lost_to_rounding(stage: int) -> None:
+@check(cases=itertools.product((1, 2), ("element", "parameter")))
+def small_steps_are_not_lost_to_rounding(stage: int, partition: str) -> None:
     model, other = uneven_model(BF16), uneven_model(BF16)
-    optimizer, reference = sharded(model, stage), Reference(other)
+    optimizer, reference = sharded(model, stage, partition=partition), Reference(other)
     for step in range(5):
         train(model, optimizer, range(step, step + 1))
         reference.step(step)

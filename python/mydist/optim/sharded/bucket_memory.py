@@ -21,20 +21,20 @@ class BucketMemory:
 
     def foresee(self, bucket: Bucket) -> None:
         """There are such buckets."""
-        needed = bucket.slice_length * bucket.ranks * bucket.dtype.itemsize
+        needed = bucket.padded_length * bucket.dtype.itemsize
         if needed > self._bytes:
             self._bytes = needed
             self._spare.clear()
 
     def take(self, bucket: Bucket, device: torch.device) -> torch.Tensor:
-        """Memory for the whole bucket, with its padding; shape (slice_length * ranks,)."""
+        """Memory for the whole bucket, with its padding; shape (padded_length,)."""
         if self._spare:
             memory = self._spare.pop()
         elif device.type == "cpu":
             memory = _C.empty_in_reach(self._bytes)
         else:
             memory = torch.empty(self._bytes, dtype=torch.uint8, device=device)
-        return memory.view(bucket.dtype)[: bucket.slice_length * bucket.ranks]
+        return memory.view(bucket.dtype)[: bucket.padded_length]
 
     def give_back(self, whole: torch.Tensor) -> None:
         """Takes back memory of take() that is no longer in use."""

@@ -178,7 +178,8 @@ class ShardedGradients:
 
     def _part_of_shard(self, piece: OwnPiece) -> torch.Tensor:
         start = piece.place.offset
-        return self._shards[piece.bucket][start : start + piece.place.length]
+        flat = self._shards[piece.bucket][start : start + piece.place.length]
+        return flat.view(piece.shape)
 
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
         """Whether the step uses it, once its bucket is reduced."""
@@ -276,30 +277,41 @@ class ShardedGradients:
         travels, context = self._compression.compress(whole)
         own = self._shards.get(bucket)
         if own is None:
-            own = self._shards[bucket] = torch.empty_like(bucket.slice_of(whole, 0))
+            own = torch.empty_like(bucket.slice_of(whole, self._slices.rank))
+            self._shards[bucket] = own
         # Straight to its place, unless there is something to add it to.
         is_direct = bucket not in self._filled and travels is whole
-        handle = _C.enqueue_reducescatter(
-            [travels],
-            [f"sharded.gradients.{self._slices.label}{bucket.name}"],
-            "",
-            int(self._options.op),
-            1.0,
-            1.0,
-            self._options.process_set.process_set_id,
-            [own] if is_direct else [],
-        )
+        handle = self._enqueue(bucket, travels, own if is_direct else None)
         self._flight = _Flight(bucket, whole, handle, context)
+
+    def _enqueue(
+        self, bucket: HeldBucket, travels: torch.Tensor, output: torch.Tensor | None
+    ) -> int:
+        """To the owner, or to each rank its slice. Returns the handle."""
+        name = f"sharded.gradients.{self._slices.label}{bucket.name}"
+        op, group = int(self._options.op), self._options.process_set
+        owner = bucket.plan.owner
+        if owner is None:
+            outputs = [] if output is None else [output]
+            return _C.enqueue_reducescatter(
+                [travels], [name], "", op, 1.0, 1.0, group.process_set_id, outputs
+            )
+        root = group.ranks[owner]
+        output = output if owner == self._slices.rank else None
+        return _C.enqueue_reduce(travels, output, root, name, op, 1.0, 1.0, group.process_set_id)
 
     def _land(self) -> None:
         """Waits for the bucket that is in flight, if there is one."""
         flight, self._flight = self._flight, None
         if flight is None:
             return
-        (reduced,) = _C.wait(flight.handle)
+        results = _C.wait(flight.handle)
         own = self._shards[flight.bucket]
         self._slices.memory.give_back(flight.memory)
-        if reduced is not own:
+        # Where a bucket has an owner, the others get no result.
+        for reduced in results:
+            if reduced is own:
+                continue
             reduced = self._compression.decompress(reduced, flight.context)
             if flight.bucket in self._filled:
                 own.add_(reduced)

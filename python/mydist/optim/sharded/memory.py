@@ -150,7 +150,7 @@ class _Counts:
 
     def of_stage_2(self) -> MemoryUse:
         gradients = sum(owned(b, 0) * b.dtype.itemsize for b in self._buckets)
-        padding = sum((b.slice_length - owned(b, 0)) * b.dtype.itemsize for b in self._buckets)
+        padding = sum((b.slice_length(0) - owned(b, 0)) * b.dtype.itemsize for b in self._buckets)
         live = bucket_bytes(self._buckets, self._size, 2)
         return MemoryUse(self._whole, gradients, self._sliced_states(), live, padding)
 
@@ -176,7 +176,7 @@ def bucket_bytes(buckets: Sequence[Bucket], size: int, stage: int) -> int:
     """Of the buckets that live at once. One rank alone has none in stage 1."""
     if size == 1 and stage == 1:
         return 0
-    longest = max((b.slice_length * b.ranks * b.dtype.itemsize for b in buckets), default=0)
+    longest = max((b.padded_length * b.dtype.itemsize for b in buckets), default=0)
     return longest * min(1 if stage == 1 else 3, len(buckets))
 
 

@@ -35,6 +35,9 @@ __all__ = ["ShardedOptimizer"]
 # Their step treats each element alone, so a slice of a parameter gets what the whole would get.
 _NAMES = "SGD Adam AdamW Adagrad RMSprop NAdam RAdam Adadelta Adamax Rprop ASGD"
 _ELEMENTWISE = frozenset(getattr(torch.optim, name) for name in _NAMES.split())
+# Their step treats each parameter alone, and needs all of it.
+_WHOLE = (torch.optim.Adafactor, torch.optim.Muon)
+ELEMENT, PARAMETER = "element", "parameter"
 
 
 def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
@@ -55,11 +58,10 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     other the new parameters: after `step()` every rank has the whole model. The returned object is
     an instance of the class of `optimizer`, with its groups, hooks and schedulers.
     `optimizer.state[parameter]` has the state of this rank's slice of that parameter, as flat
-    tensors. State that `optimizer` has already is cut. Collective: all ranks compare which
-    parameters have state, unless MYDIST_CHECK_CONSISTENCY is -1.
+    tensors. State that `optimizer` has already is cut; all ranks compare what has state.
 
     Args:
-        optimizer: a torch optimizer that treats each element alone.
+        optimizer: a torch optimizer that treats each element, or each parameter, alone.
         named_parameters: `model.named_parameters()`; names appear in messages and must be equal on
             all ranks. Default: as for DistributedOptimizer.
         stage: 1: each rank has a slice of the state. 2: and of the gradients; `.grad` is then None
@@ -67,10 +69,11 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         master_dtype: for parameters of lower precision: the optimizer updates a copy of this rank's
             slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
             state is in this dtype, too. A parameter that the program changes counts.
-        accumulate: for stage 2 with several backward passes. "shard": each pass is reduced into the
-            slice. "full": passes are added up on each rank, which needs whole gradients, and are
-            reduced once.
-        partition: "element" says that a class mydist does not know treats each element alone.
+        accumulate: for stage 2 with several backward passes. "shard": each is reduced into the
+            slice. "full": they are added up on each rank, in whole gradients, and reduced once.
+        partition: "element" cuts parameters, for classes that treat each element alone, as Adam.
+            "parameter" gives each rank whole ones, for Muon, LAMB and their like. Classes of
+            torch.optim need no word.
         compression: how gradients travel, see `Compression`.
         backward_passes_per_step: gradients of this many backward passes are added up.
         process_set: the ranks that share the work; this rank is one of them.
@@ -92,7 +95,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     check_backward_passes(backward_passes_per_step)
     check_compression(compression)
     check_process_set("ShardedOptimizer", process_set)
-    _check_class(optimizer, partition)
+    partition = _checked_partition(optimizer, partition)
     names = GradientNames(optimizer, named_parameters)
     _check_parameters(list(names.of(optimizer)))
     options = ReductionOptions(
@@ -104,7 +107,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         process_set=process_set,
     )
     _warn_if_nothing_is_saved(optimizer, stage)
-    slices = Slices(process_set, master_dtype)
+    slices = Slices(process_set, master_dtype, partition == PARAMETER)
     return _wrap(optimizer, stage, options, names, slices, accumulate)
 
 
@@ -117,8 +120,9 @@ def _wrap(
     accumulate: str,
 ) -> torch.optim.Optimizer:
     process_set = options.process_set
-    settings = f"stage={stage}, accumulate={accumulate!r}, master_dtype={slices.master_dtype}"
-    communication = f"ShardedOptimizer({settings})"
+    partition = PARAMETER if slices.by_parameter else ELEMENT
+    settings = f"stage={stage}, accumulate={accumulate!r}, partition={partition!r}"
+    communication = f"ShardedOptimizer({settings}, master_dtype={slices.master_dtype})"
     consistency = ConsistencyCheck(check_interval(), process_set, communication)
     named = list(names.of(optimizer))
     if check_interval() >= 0:
@@ -159,30 +163,32 @@ def _check_words(accumulate: Any, partition: Any) -> None:
         raise ValueError(
             f"ShardedOptimizer: accumulate is {accumulate!r}, expected 'shard' or 'full'"
         )
-    if partition == "parameter":
+    if partition not in (None, ELEMENT, PARAMETER):
         raise ValueError(
-            "ShardedOptimizer: partition='parameter' is not supported yet; for an optimizer that "
-            "needs whole parameters, use DistributedOptimizer"
-        )
-    if partition not in (None, "element"):
-        raise ValueError(
-            f"ShardedOptimizer: partition is {partition!r}, expected 'element' or None"
+            f"ShardedOptimizer: partition is {partition!r}, expected 'element', 'parameter' or None"
         )
 
 
-def _check_class(optimizer: torch.optim.Optimizer, partition: str | None) -> None:
+def _checked_partition(optimizer: torch.optim.Optimizer, partition: str | None) -> str:
+    """The word, or the one that fits the class. Raises ValueError."""
     base = base_class(optimizer)
-    if base not in _ELEMENTWISE and partition is None:
+    if partition is None and base not in (*_ELEMENTWISE, *_WHOLE):
         raise ValueError(
             f"ShardedOptimizer: mydist does not know whether {base.__name__} treats each element "
             "alone. If it does, pass partition='element'. If it needs whole parameters, as Muon "
-            "and LAMB do, use DistributedOptimizer"
+            "and LAMB do, pass partition='parameter'"
+        )
+    if partition == ELEMENT and base in _WHOLE:
+        raise ValueError(
+            f"ShardedOptimizer: partition is 'element', but {base.__name__} needs whole "
+            "parameters; pass partition='parameter'"
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError(
             "ShardedOptimizer: the optimizer was made with differentiable=True, and a step on "
             "slices cannot be differentiated; use DistributedOptimizer"
         )
+    return partition or (PARAMETER if base in _WHOLE else ELEMENT)
 
 
 def _check_parameters(named: list[tuple[torch.Tensor, str]]) -> None:

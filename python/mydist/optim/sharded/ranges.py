@@ -29,6 +29,7 @@ class Wanted:
     name: str
     start: int
     length: int
+    shape: Sequence[int]  # Of state with one number for each element.
 
 
 def own_ranges(optimizer: ShardedSteps) -> Ranges:
@@ -40,7 +41,10 @@ def own_ranges(optimizer: ShardedSteps) -> Ranges:
         cut: dict[str, Any] = {}
         others: dict[str, Any] = {}
         for key, value in optimizer.state[parameter].items():
-            (cut if is_per_element(key, value, piece.flat) else others)[key] = value
+            if is_per_element(key, value, piece.flat):
+                cut[key] = value.reshape(-1)
+            else:
+                others[key] = value
         place = {"start": piece.place.start, "length": piece.place.length}
         ranges[piece.name] = {**place, "cut": cut, "others": others}
     return ranges
@@ -67,7 +71,7 @@ def load_ranges(
     if isinstance(optimizer, ShardedSteps):
         own = [(name, list(p.shape)) for p, name in optimizer._distribution.names.of(optimizer)]
         wanted = [
-            Wanted(index, piece.name, piece.place.start, piece.place.length)
+            Wanted(index, piece.name, piece.place.start, piece.place.length, piece.shape)
             for index, _, piece in entries_of(optimizer)
             if piece is not None
         ]
@@ -76,16 +80,11 @@ def load_ranges(
         # A plain optimizer knows no names: they are those of the same places.
         names = saved_names + [f"number {i}" for i in range(len(saved_names), len(parameters))]
         own = [(name, list(p.shape)) for p, name in zip(parameters, names, strict=False)]
-        wanted = [Wanted(i, names[i], 0, p.numel()) for i, p in enumerate(parameters)]
+        wanted = [Wanted(i, names[i], 0, p.numel(), p.shape) for i, p in enumerate(parameters)]
     _expect_same(dict(plan["parameters"]), dict(own))
-    shapes = dict(own)
-    flat = isinstance(optimizer, ShardedSteps)
     state = {}
     for piece in wanted:
         found = _assembled(piece, [r[piece.name] for r in saved if piece.name in r])
-        if not flat:
-            shape = shapes[piece.name]
-            found = {k: v.view(shape) if _is_flat(v, piece) else v for k, v in found.items()}
         if found:
             state[piece.index] = found
     groups = _with_own_numbers(plan["param_groups"], optimizer)
@@ -95,13 +94,10 @@ def load_ranges(
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _is_flat(value: Any, piece: Wanted) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 1 and value.numel() == piece.length
-
-
 def _assembled(piece: Wanted, ranges: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The state of a piece, from the ranges of its parameter."""
     state: dict[str, Any] = {}
+    cut: dict[str, torch.Tensor] = {}
     filled = 0
     for saved in ranges:
         low = max(piece.start, saved["start"])
@@ -110,13 +106,14 @@ def _assembled(piece: Wanted, ranges: Iterable[Mapping[str, Any]]) -> dict[str, 
             continue
         filled += high - low
         for key, value in saved["cut"].items():
-            target = state.setdefault(
+            target = cut.setdefault(
                 key, torch.empty(piece.length, dtype=value.dtype, device=value.device)
             )
             part = value[low - saved["start"] : high - saved["start"]]
             target[low - piece.start : high - piece.start].copy_(part)
         for key, value in saved["others"].items():
             state[key] = value.clone() if isinstance(value, torch.Tensor) else value
+    state.update({key: value.view(tuple(piece.shape)) for key, value in cut.items()})
     if state and filled != piece.length:
         raise ValueError(
             f"the state of parameter '{piece.name}' has {filled} of the {piece.length} elements "

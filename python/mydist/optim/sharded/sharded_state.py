@@ -58,7 +58,11 @@ def gather_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> dict[s
             if kind != _CUT or not slices.has_bucket(parameter):
                 whole[key] = _copied(values.get(key, value))
                 continue
-            part = values[key] if piece else torch.empty(0, dtype=value, device=parameter.device)
+            part = (
+                values[key].reshape(-1)
+                if piece
+                else torch.empty(0, dtype=value, device=parameter.device)
+            )
             name = f"gather_state.{index}.{key}"
             flat = gather(part, root_rank, name=name, process_set=slices.process_set)
             whole[key] = None if flat is None else flat.view(parameter.shape)
@@ -105,6 +109,8 @@ def scatter_state(
                 value = _scattered(whole.to(value), slices, parameter, root_rank, name)
             else:
                 value = _copied(value)
+            if kind == _CUT and piece is not None:
+                value = value.view(piece.shape)
             if piece is not None or not slices.has_bucket(parameter):
                 own.setdefault(index, {})[key] = value
     loaded = {"state": own, "param_groups": plan["param_groups"]}
@@ -189,7 +195,11 @@ def _plan_of(optimizer: ShardedSteps, state: Mapping[str, Any] | None) -> Any:
         for key, value in values.items():
             if optimizer._slices.has_bucket(parameter) and is_per_element(key, value, parameter):
                 plan[index][key] = _CUT, value.dtype
-            elif isinstance(value, torch.Tensor) and value.shape not in (parameter.shape, ()):
+            elif (
+                isinstance(value, torch.Tensor)
+                and value.shape not in (parameter.shape, ())
+                and not optimizer._slices.by_parameter
+            ):
                 name = piece.name if piece else optimizer._name_of(parameter)
                 return (
                     f"the state '{key}' of parameter '{name}' has the shape {list(value.shape)}, "

@@ -19,7 +19,7 @@ from ... import _C
 from ...errors import MydistError
 from ...job.process_set import ProcessSet
 from .bucket_memory import BucketMemory
-from .layout import Bucket, Piece, plan_buckets
+from .layout import Bucket, Piece, owners, plan_buckets
 
 # Those that mydist.explain() tells about.
 live_slices: weakref.WeakSet[Slices] = weakref.WeakSet()
@@ -33,7 +33,7 @@ class OwnPiece:
     """What this rank owns of one parameter.
 
     Attributes:
-        flat: the piece, as a view of the parameter.
+        flat: the piece, as a view of the parameter; a parameter with one owner keeps its shape.
         master: a copy of it in another dtype, which the optimizer updates in its place.
     """
 
@@ -59,7 +59,17 @@ class OwnPiece:
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """This piece of a tensor that has the shape of the parameter, as a view where it can be."""
         start = self.place.start
-        return whole.reshape(-1)[start : start + self.place.length]
+        return whole.reshape(-1)[start : start + self.place.length].view(self.shape)
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether this rank owns the whole parameter because it may not be cut."""
+        return self.bucket.plan.owner is not None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the piece, and of state with one number for each of its elements."""
+        return tuple(self.parameter.shape) if self.keeps_shape else (self.place.length,)
 
     def follow(self) -> None:
         """Looks at the parameter again: programs may give it other memory, or other values."""
@@ -119,8 +129,8 @@ class HeldBucket:
 
     def slice_of(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
         """What a rank owns of the whole bucket, as a view."""
-        length = self.plan.slice_length
-        return whole[rank * length : (rank + 1) * length]
+        low, high = self.plan.bounds(rank)
+        return whole[low:high]
 
     @property
     def is_trained(self) -> bool:
@@ -144,9 +154,16 @@ def _label_of(first: str, process_set: int) -> str:
 class Slices:
     """The buckets of an optimizer, and which part of each this rank owns."""
 
-    def __init__(self, process_set: ProcessSet, master_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        process_set: ProcessSet,
+        master_dtype: torch.dtype | None = None,
+        by_parameter: bool = False,
+    ) -> None:
+        """by_parameter: parameters are not cut; each has one owner."""
         self.process_set = process_set
         self.master_dtype = master_dtype
+        self.by_parameter = by_parameter
         self.size, self.rank = process_set.size(), process_set.rank()
         self.buckets: list[HeldBucket] = []
         self.memory = BucketMemory()
@@ -165,7 +182,9 @@ class Slices:
         if new and not self.buckets:
             self.label = _label_of(new[0][1], self.process_set.process_set_id)
         sizes = [(index, p.dtype, p.numel()) for index, (p, _) in enumerate(new)]
-        for plan in plan_buckets(sizes, self.size):
+        present = [bucket.plan for bucket in self.buckets]
+        owner_of = owners(sizes, self.size, present) if self.by_parameter else None
+        for plan in plan_buckets(sizes, self.size, owner_of=owner_of):
             members = [new[index] for index, _ in plan.members]
             names = [name for _, name in members]
             bucket = HeldBucket(plan, names, [parameter for parameter, _ in members])
@@ -191,11 +210,15 @@ class Slices:
         plans = [bucket.plan for bucket in self.buckets]
         whole = sum(plan.length for plan in plans)
         own = sum(piece.flat.numel() for piece in self.pieces())
-        longest = max((p.slice_length * p.ranks * p.dtype.itemsize for p in plans), default=0)
+        longest = max((p.padded_length * p.dtype.itemsize for p in plans), default=0)
         count = "1 bucket" if len(plans) == 1 else f"{len(plans)} buckets"
+        share = f"slice {self.rank} of {self.size}"
+        if self.by_parameter:
+            held = sum(plan.owner == self.rank for plan in plans)
+            share = f"rank {self.rank} owns {held}"
         return (
             f"{own} of {whole} parameters are updated here",
-            f"slice {self.rank} of {self.size} of {count} of up to {longest / (1 << 20):.4g} MiB",
+            f"{share} of {count} of up to {longest / (1 << 20):.4g} MiB",
         )
 
     def piece_of(self, parameter: torch.Tensor) -> OwnPiece | None:
@@ -262,15 +285,15 @@ class Slices:
         def write(bucket: HeldBucket, own: torch.Tensor) -> None:
             for piece in bucket.own:
                 start = piece.place.offset
-                own[start : start + piece.place.length].copy_(piece.flat)
+                own[start : start + piece.place.length].copy_(piece.flat.view(-1))
 
         def take(bucket: HeldBucket, whole: torch.Tensor) -> None:
-            length = bucket.plan.slice_length
+            low, high = bucket.plan.bounds(self.rank)
             for parameter, start, count in bucket.members():
                 flat = parameter.detach().view(-1)
                 # What this rank owns is there already.
-                before = min(max(self.rank * length - start, 0), count)
-                after = min(max((self.rank + 1) * length - start, 0), count)
+                before = min(max(low - start, 0), count)
+                after = min(max(high - start, 0), count)
                 for begin, end in ((0, before), (after, count)):
                     flat[begin:end].copy_(whole[start + begin : start + end])
 
@@ -305,11 +328,12 @@ class Slices:
 
 def expect_all_slices(bucket: HeldBucket, whole: torch.Tensor) -> None:
     """Raises MydistError when a slice is missing."""
-    expected = bucket.plan.slice_length * bucket.plan.ranks
+    ranks = bucket.plan.ranks
+    expected = bucket.plan.padded_length
     if whole.numel() != expected:
-        missing = (expected - whole.numel()) // bucket.plan.slice_length
+        missing = (expected - whole.numel()) // max(map(bucket.plan.slice_length, range(ranks)))
         raise MydistError(
-            f"{missing} of {bucket.plan.ranks} ranks called join(), and their slices of "
+            f"{missing} of {ranks} ranks called join(), and their slices of "
             f"the parameters get no more updates (bucket of '{bucket.name}'). A sharded optimizer "
             "needs the same number of steps on every rank: use a sampler with drop_last=True"
         )
@@ -322,7 +346,8 @@ def cut_state(
     cut = {}
     for key, value in values.items():
         if not is_per_element(key, value, parameter):
-            if isinstance(value, torch.Tensor) and value.numel() > 1:
+            is_other = isinstance(value, torch.Tensor) and value.numel() > 1
+            if is_other and not piece.keeps_shape:
                 raise ValueError(
                     f"the state '{key}' of parameter '{piece.name}' has the shape "
                     f"{list(value.shape)}, expected {list(parameter.shape)} or one number: "

@@ -142,7 +142,7 @@ class ShardedSteps(DistributedSteps):
             trained = sum(p.numel() * p.dtype.itemsize for p in parameters if p.requires_grad)
             return MemoryUse(whole, trained, state, live)
         own = sum(piece.flat.numel() * piece.flat.dtype.itemsize for piece in self._slices.pieces())
-        held = sum(plan.slice_length * plan.dtype.itemsize for plan in buckets)
+        held = sum(b.slice_length(self._slices.rank) * b.dtype.itemsize for b in buckets)
         return MemoryUse(whole, own, state, live, held - own)
 
     def state_dict(self) -> dict[str, Any]:
