@@ -100,7 +100,7 @@ _NAMES = {
     "optim.sharded.fully_shard": "fully_shard",
     "optim.sharded.memory": "memory_plan",
     "optim.sharded.optimizer": "ShardedOptimizer",
-    "optim.sharded.sharded_state": "gather_state scatter_state",
+    "optim.sharded.sharded_state": "gather_state prepare_state scatter_state",
     "optim.state": "broadcast_optimizer_state broadcast_parameters",
     "optim.strategies.admm": "admm",
     "optim.strategies.asynchronous_gradients": "AsynchronousGradients",

@@ -50,6 +50,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sharded_mistakes",
         "sharded_parameters",
         "sharded_checkpoints",
+        "sharded_dcp",
         "sharded_precision",
         "lifetimes",
         "forking",

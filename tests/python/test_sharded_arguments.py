@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,22 @@ def test_one_rank_leaves_unused_parameters_without_a_gradient(stage: int) -> Non
     optimizer.step()
     assert torch.equal(model[1].weight, before)  # No weight decay either.
     assert model[1].weight not in optimizer.state
+
+
+def test_a_slice_in_state_dict_is_for_saving(tmp_path: Path) -> None:
+    model = linear()
+    optimizer = md.ShardedOptimizer(adamw(model), model.named_parameters())
+    md.prepare_state(optimizer)
+    state = optimizer.state_dict()
+    part = state["state"][0]["exp_avg"]
+    with pytest.raises(RuntimeError, match="add.* numbers are in its attribute 'local'"):
+        part + 1
+    torch.save(state, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt")
+    assert type(loaded["state"][0]["exp_avg"]) is torch.Tensor
+    optimizer.load_state_dict(loaded)
+    with pytest.raises(TypeError, match="expected what ShardedOptimizer returned"):
+        md.prepare_state(adamw(model))
 
 
 def test_complex_parameters_are_trained() -> None:

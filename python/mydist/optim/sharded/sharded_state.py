@@ -12,12 +12,14 @@ from ...collectives.arguments import check_int
 from ...collectives.objects import allgather_object, broadcast_object
 from ...job.error_text import wrong_type
 from ...job.topology import rank
-from .slices import OwnPiece, Slices, cut_state, is_per_element
+from ..wrapping import base_class
+from .slices import MASTER, OwnPiece, Slices, cut_state, is_per_element
+from .state_slice import StateSlice
 
 if TYPE_CHECKING:
     from .steps import ShardedSteps
 
-__all__ = ["gather_state", "scatter_state"]
+__all__ = ["gather_state", "prepare_state", "scatter_state"]
 
 # Stands in a plan for a state with one number per element, which is sent by itself.
 _CUT = "cut"
@@ -117,6 +119,50 @@ def scatter_state(
     sharded._load_own(loaded)
 
 
+@torch.no_grad()
+def prepare_state(optimizer: torch.optim.Optimizer) -> None:
+    """Gives an optimizer that has made no step its state, for `dcp.load` to load into.
+
+    `torch.distributed.checkpoint` loads what `state_dict()` has, and that is nothing before the
+    first step. The numbers mean nothing: load some. Parameters, and state that is there, stay as
+    they are. Not collective.
+
+    Args:
+        optimizer: from ShardedOptimizer.
+
+    Raises:
+        TypeError: the optimizer is not sharded.
+    """
+    sharded, slices = _sharded("prepare_state", optimizer), _sharded_slices(optimizer)
+    step = base_class(sharded).step
+    for turn in slices.turns():
+        pieces = [p for p in turn if not {*sharded.state.get(p.parameter, ())} - {MASTER}]
+        before = []
+        for piece in pieces:
+            piece.follow()
+            before.append(piece.trained.clone())
+            piece.trained.grad = torch.zeros_like(piece.trained)
+        with slices.in_place_of_parameters(sharded, pieces):
+            # Without the hooks of users: for them this is no step.
+            getattr(step, "__wrapped__", step)(sharded)
+        for piece, values in zip(pieces, before, strict=True):
+            piece.trained.copy_(values)
+            piece.trained.grad = None
+
+
+def in_slices(optimizer: ShardedSteps, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What `state_dict()` of the class returns, with a StateSlice for each part that was cut."""
+    cut = dict(state["state"])
+    for index, parameter, piece in entries_of(optimizer):
+        if piece is not None and index in cut:
+            start, count = piece.place.start, parameter.numel()
+            cut[index] = {
+                k: StateSlice(v, start, count) if is_per_element(k, v, piece.flat) else v
+                for k, v in cut[index].items()
+            }
+    return {**state, "state": cut}
+
+
 def shards_of(optimizer: ShardedSteps) -> dict[int, dict[str, Any]]:
     """By number of the parameter, what this rank has of it: name, shape, start and length."""
     return {
@@ -134,8 +180,11 @@ def shards_of(optimizer: ShardedSteps) -> dict[int, dict[str, Any]]:
 def loadable(optimizer: ShardedSteps, state: Mapping[str, Any]) -> dict[str, Any]:
     """The state with this rank's slices. Raises ValueError when it has others."""
     if "shards" in state:
-        _expect_own_slices(state["shards"], shards_of(optimizer))
-        return {key: value for key, value in state.items() if key != "shards"}
+        own = shards_of(optimizer)
+        _expect_loaded_names(state["shards"], own)
+        _expect_own_slices({i: s for i, s in state["shards"].items() if type(i) is int}, own)
+        rest = {key: value for key, value in state.items() if key != "shards"}
+        return {**rest, "state": _without_slices(state["state"])}
     cut = {}
     for index, parameter, piece in entries_of(optimizer):
         values = state["state"].get(index)
@@ -146,6 +195,28 @@ def loadable(optimizer: ShardedSteps, state: Mapping[str, Any]) -> dict[str, Any
         elif not optimizer._slices.has_bucket(parameter):
             cut[index] = values
     return {**state, "state": cut}
+
+
+def _without_slices(state: Mapping[Any, Any]) -> dict[int, dict[str, Any]]:
+    """By number of the parameter, ordinary tensors, and what `dcp.load` has put beside them."""
+    plain: dict[int, dict[str, Any]] = {}
+    for index, values in state.items():
+        parts = {k: v.local if isinstance(v, StateSlice) else v for k, v in values.items()}
+        plain.setdefault(int(index), {}).update(parts)
+    return plain
+
+
+def _expect_loaded_names(shards: Mapping[Any, Any], own: Mapping[int, Any]) -> None:
+    """`dcp.load` adds what the checkpoint has, under numbers that are texts."""
+    for index, loaded in shards.items():
+        shard = own.get(int(index)) if isinstance(index, str) else None
+        if shard is not None and any(loaded[key] != shard[key] for key in ("name", "shape")):
+            raise ValueError(
+                f"load_state_dict: parameter {index} is '{loaded['name']}' of the shape "
+                f"{loaded['shape']} in the checkpoint, and '{shard['name']}' of the shape "
+                f"{shard['shape']} here; the optimizer must have the same parameters in the same "
+                "order. mydist.Checkpoint(sharded=True) finds them by name"
+            )
 
 
 def _expect_own_slices(saved: Mapping[int, Any], own: Mapping[int, Any]) -> None:

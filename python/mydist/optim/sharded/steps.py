@@ -14,7 +14,7 @@ from ..distribution import Distribution
 from . import clipping, fused
 from .gradients import ShardedGradients
 from .memory import MemoryUse, bucket_bytes
-from .sharded_state import entries_of, loadable, shards_of
+from .sharded_state import entries_of, in_slices, loadable, shards_of
 from .slices import MASTER, OwnPiece, Slices, cut_state
 
 
@@ -150,9 +150,10 @@ class ShardedSteps(DistributedSteps):
 
         Returns:
             What the class itself returns, with flat slices as state. `"shards"` has name, shape,
-            start and length of each, by the number of the parameter.
+            start and length of each, by the number of the parameter. The slices are tensors that
+            `torch.distributed.checkpoint` saves and loads; a pickle has them as ordinary ones.
         """
-        return {**super().state_dict(), "shards": shards_of(self)}
+        return {**in_slices(self, super().state_dict()), "shards": shards_of(self)}
 
     def _whole_state_dict(self) -> dict[str, Any]:
         return super().state_dict()
