@@ -34,6 +34,8 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
         ({"stage": 3}, r"stage is 3, expected 1 or 2; .* md.fully_shard\(model\)"),
         ({"stage": 0}, "stage is 0, expected 1 or 2"),
         ({"stage": "1"}, "stage is '1'"),
+        ({"offload": "cpu"}, r"offload is 'cpu', expected None: .* md.fully_shard\(model\)"),
+        ({"share_parameters": True}, "share_parameters is True, expected False: .*fully_shard"),
         ({"accumulate": "none"}, "accumulate is 'none', expected 'shard' or 'full'"),
         ({"partition": "row"}, "partition is 'row', expected 'element', 'parameter' or None"),
         ({"master_dtype": torch.int32}, "master_dtype is torch.int32, expected torch.float32"),
@@ -45,6 +47,11 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
 def test_wrong_arguments(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         md.ShardedOptimizer(adamw(linear()), **options)
+
+
+def test_fully_shard_refuses_offload() -> None:
+    with pytest.raises(ValueError, match="offload is 'cpu', expected None: .*CPUOffloadPolicy"):
+        md.fully_shard(linear(), offload="cpu")
 
 
 def test_an_unknown_class_is_refused_with_both_choices() -> None:

@@ -22,6 +22,7 @@ def fully_shard(
     model: torch.nn.Module,
     units: Callable[[torch.nn.Module], bool] | None = None,
     *,
+    offload: str | None = None,
     mixed_precision: torch.dtype | None = None,
 ) -> Any:
     """Cuts parameters, gradients and state over all ranks (ZeRO, stage 3). Collective.
@@ -36,6 +37,7 @@ def fully_shard(
         model: on the CPU or the meta device; the same on all ranks. It is changed in place.
         units: says of each module whether its parameters are gathered together. Default: the
             elements of the outermost ModuleLists, or the children if there is none.
+        offload: None; "cpu" is not supported yet.
         mixed_precision: computes in this dtype; gradients are summed in float32.
 
     Returns:
@@ -48,6 +50,11 @@ def fully_shard(
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type("fully_shard: model", model, "a torch.nn.Module")
+    if offload is not None:
+        raise ValueError(
+            f"fully_shard: offload is {offload!r}, expected None: slices stay on the device of the "
+            "model. torch.distributed.fsdp.fully_shard has CPUOffloadPolicy"
+        )
     if mixed_precision is not None and not isinstance(mixed_precision, torch.dtype):
         raise wrong_type("fully_shard: mixed_precision", mixed_precision, "a torch.dtype or None")
     _check_model(model)

@@ -45,7 +45,9 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     stage: int = 1,
     *,
+    offload: str | None = None,
     master_dtype: torch.dtype | None = None,
+    share_parameters: bool = False,
     accumulate: str = SHARD,
     partition: str | None = None,
     compression: type[Compressor] | Compressor = Compression.none,
@@ -69,6 +71,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         master_dtype: for parameters of lower precision: the optimizer updates a copy of this rank's
             slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
             state is in this dtype, too. A parameter that the program changes counts.
+        offload, share_parameters: None and False; other values are not supported yet.
         accumulate: for stage 2 with several backward passes. "shard": each is reduced into the
             slice. "full": they are added up on each rank, in whole gradients, and reduced once.
         partition: "element" cuts parameters, for classes that treat each element alone, as Adam.
@@ -89,7 +92,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         MismatchError: on every rank: the optimizer has state of a parameter on some ranks only.
     """
     check_optimizer(optimizer)
-    _check_stage(stage)
+    _check_stage(stage, offload, share_parameters)
     _check_master(master_dtype)
     _check_words(accumulate, partition)
     check_backward_passes(backward_passes_per_step)
@@ -140,7 +143,7 @@ def _wrap(
     return wrap(optimizer, steps, distribution, [], "Sharded")
 
 
-def _check_stage(stage: Any) -> None:
+def _check_stage(stage: Any, offload: Any, share_parameters: Any) -> None:
     if check_whole("ShardedOptimizer: stage", stage) == 3:
         raise ValueError(
             "ShardedOptimizer: stage is 3, expected 1 or 2; stage 3 also cuts the parameters, "
@@ -148,6 +151,16 @@ def _check_stage(stage: Any) -> None:
         )
     if stage not in (1, 2):
         raise ValueError(f"ShardedOptimizer: stage is {stage}, expected 1 or 2")
+    if offload is not None:
+        raise ValueError(
+            f"ShardedOptimizer: offload is {offload!r}, expected None: the state stays on the "
+            "device of the parameters. For less of it, take more ranks or md.fully_shard(model)"
+        )
+    if share_parameters is not False:
+        raise ValueError(
+            f"ShardedOptimizer: share_parameters is {share_parameters!r}, expected False: each "
+            "rank has its own copy of the parameters. md.fully_shard(model) cuts them"
+        )
 
 
 def _check_master(dtype: Any) -> None:
