@@ -132,6 +132,14 @@ def test_the_state_of_an_optimizer_is_found_by_a_step(optimizer: Any, state_byte
     assert md.memory_plan(model, 0, 1, optimizer).use.optimizer == state_bytes * n
 
 
+@pytest.mark.parametrize("layers", [16, 256])
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_each_stage_takes_less_than_the_one_before(size: int, layers: int) -> None:
+    model = stack(torch.float32, 1024, layers)
+    totals = [md.memory_plan(model, stage, size, AdamW).use.total for stage in (0, 1, 2, 3)]
+    assert totals == sorted(totals, reverse=True), totals
+
+
 def test_frozen_parameters_have_neither_gradient_nor_state() -> None:
     model = stack(torch.float32)
     for parameter in model.parameters():
