@@ -38,9 +38,12 @@ def needs_namespaces() -> None:
     need_namespaces()
 
 
-def train(np: int, size: str, steps: int = 6) -> tuple[dict[str, Any], list[str]]:
+def train(
+    np: int, size: str, steps: int = 6, stage: int | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """What rank 0 reports, and the warnings about memory."""
-    arguments = (WORKER, str(GRADIENTS), str(steps))
+    sharding = () if stage is None else (str(stage),)
+    arguments = (WORKER, str(GRADIENTS), str(steps), *sharding)
     command = with_memory_of(size, *launcher_command(np, "local", *arguments))
     output = run(command, timeout=100).expect_success().output
     return report_of(output), warnings_of(output)
@@ -95,6 +98,16 @@ def test_losses_do_not_depend_on_the_size(np: int) -> None:
     assert little["losses"] == plenty["losses"]
     assert little["backend"] == "local"
     assert little["free"] >= 3 << 20  # A quarter is left to other programs.
+
+
+@pytest.mark.parametrize("stage", [deep(1), 2])
+def test_a_sharded_optimizer_trains_without_room_for_its_buckets(stage: int) -> None:
+    plenty, _ = train(2, "256m")
+    little, warnings = train(2, "12m", stage=stage)
+    assert len(warnings) == 1, warnings
+    expect_sizes(warnings[0], 2, 12 << 20)
+    assert little["losses"] == plenty["losses"]
+    assert little["backend"] == "local"
 
 
 @pytest.mark.parametrize("backend", ["gloo"])

@@ -1,7 +1,11 @@
-"""Trains a little on random data; rank 0 prints the losses. Arguments: parameters in KiB, steps."""
+"""Trains a little on random data; rank 0 prints the losses.
+
+Arguments: parameters in KiB, steps, and the stage of sharding, if there is one.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -20,7 +24,12 @@ width = 64
 rows = int(sys.argv[1]) * 1024 // (4 * width)
 model = torch.nn.Sequential(torch.nn.Linear(width, rows, bias=False), torch.nn.Linear(rows, 1))
 # First: what is broadcast may need memory as well, and one warning is all there is.
-optimizer = md.DistributedOptimizer(
+wrap = (
+    functools.partial(md.ShardedOptimizer, stage=int(sys.argv[3]))
+    if len(sys.argv) > 3
+    else md.DistributedOptimizer
+)
+optimizer = wrap(
     torch.optim.SGD(model.parameters(), lr=0.001), named_parameters=model.named_parameters()
 )
 md.broadcast_parameters(model.state_dict(), root_rank=0)
