@@ -94,6 +94,29 @@ def fewer_ranks_go_on() -> None:
 
 
 @check()
+def frozen_parameters_are_saved_and_have_no_state() -> None:
+    def frozen() -> tuple[Any, Any]:
+        model = uneven_model()
+        model[0].requires_grad_(False)
+        return model, sharded(model, 2)
+
+    with shared_folder() as folder:
+        model, optimizer = frozen()
+        with torch.no_grad():
+            model[0].weight.fill_(0.5)
+        checkpoint = opened(folder, model, optimizer, sharded=True)
+        train(model, optimizer, range(2))
+        checkpoint.save(2)
+        other, again = frozen()
+        assert opened(folder, other, again).step == 2
+        assert all(map(torch.equal, model.parameters(), other.parameters()))
+        assert other[0].weight not in again.state
+        train(model, optimizer, range(2, 4))
+        train(other, again, range(2, 4))
+        assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+@check()
 def what_a_killed_save_left_does_not_count() -> None:
     with shared_folder() as folder:
         model, optimizer = saved(folder)

@@ -27,6 +27,7 @@ from multiproc.checks.sharded import (
     train_alone,
     uneven_model,
 )
+from multiproc.memory_use import bytes_in, forget_peak
 from multiproc.registry import NotHereError, check
 from mydist import _C
 
@@ -195,6 +196,21 @@ def state_is_gathered_and_scattered(stage: int) -> None:
     train(model, optimizer, range(3, 5))
     train(other, again, range(3, 5))
     assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+@check(min_size=2)
+def the_whole_state_is_on_the_root_only() -> None:
+    layers = (torch.nn.Linear(1024, 1024, bias=False) for _ in range(8))
+    model = torch.nn.Sequential(*layers)
+    optimizer = sharded(model, 2, "SGD")
+    md.prepare_state(optimizer)
+    whole = 8 * 4 * 1024 * 1024
+    forget_peak()
+    before = bytes_in("status", "VmRSS")
+    state = md.gather_state(optimizer)
+    grown = bytes_in("status", "VmHWM") - before
+    # A parameter has an eighth of it, and is in memory twice.
+    assert grown < whole / 4 if state is None else grown < 1.25 * whole, f"{grown} of {whole}"
 
 
 @check(min_size=2)
@@ -397,6 +413,7 @@ def train_fully_sharded(precision: torch.dtype | None) -> None:
     held = sum(p.to_local().numel() for p in model.parameters())
     assert held < sum(p.numel() for p in alone.parameters()) or md.size() == 1
     for own, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert own.shape == theirs.shape  # Programs see the whole, not what this rank holds.
         slack = 1e-6 if precision is None else 3e-2
         torch.testing.assert_close(own.full_tensor(), theirs, rtol=slack, atol=slack)
     raises(lambda: md.fully_shard(model), "is sharded already")

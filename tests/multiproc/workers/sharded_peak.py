@@ -9,21 +9,11 @@ import json
 import sys
 
 import torch
+from multiproc.memory_use import bytes_in, forget_peak
 
 import mydist as md
 
 WIDTH = 1000
-
-
-def kibibytes(file: str, field: str) -> int:
-    """Of /proc/self/FILE, in bytes."""
-    with open(f"/proc/self/{file}", encoding="ascii") as lines:
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
-
-
-def forget_peak() -> None:
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as clear:
-        clear.write("5")
 
 
 def one_step(model: torch.nn.ModuleList, optimizer: torch.optim.Optimizer) -> None:
@@ -51,15 +41,15 @@ def main() -> None:
     md.init()
     one_step(*make(stage, 2))  # Code and threads are loaded by now.
     forget_peak()
-    before = kibibytes("status", "VmRSS") - kibibytes("status", "RssShmem")
-    shared_before = kibibytes("smaps_rollup", "Pss_Shmem")
+    before = bytes_in("status", "VmRSS") - bytes_in("status", "RssShmem")
+    shared_before = bytes_in("smaps_rollup", "Pss_Shmem")
     model, optimizer = make(stage, layers)
     for _ in range(2):
         one_step(model, optimizer)
     # Memory that ranks share counts once for all of them.
-    private = kibibytes("status", "VmHWM") - kibibytes("status", "RssShmem") - before
+    private = bytes_in("status", "VmHWM") - bytes_in("status", "RssShmem") - before
     md.barrier()
-    shared = kibibytes("smaps_rollup", "Pss_Shmem") - shared_before
+    shared = bytes_in("smaps_rollup", "Pss_Shmem") - shared_before
     md.barrier()
     use = md.memory_plan(model, stage, md.size(), torch.optim.AdamW).use
     live = use.buckets + use.padding
