@@ -228,6 +228,22 @@ def backward_passes_are_added_up(stage: int, how: str) -> None:
     expect_equal_parameters(model)
 
 
+@check(min_size=2)
+def whole_gradients_that_are_added_up_travel_once() -> None:
+    sent: dict[str, int] = {}
+    for how in ("shard", "full"):
+        model = uneven_model()
+        optimizer = sharded(model, 2, accumulate=how, backward_passes_per_step=3)
+        before = md.stats()["tensor_bytes"]
+        for step in range(3):
+            loss_of(model, md.rank(), step).backward()
+        optimizer.step()
+        sent[how] = md.stats()["tensor_bytes"] - before
+    (bucket,) = [held.plan for held in optimizer._slices.buckets]
+    # Twice more, in slices: there are three passes.
+    assert sent["shard"] - sent["full"] == 2 * 8 * bucket.slice_length * bucket.ranks, sent
+
+
 @check()
 def one_backward_too_many_is_an_error() -> None:
     model = uneven_model()
