@@ -105,6 +105,18 @@ def test_state_of_another_shape_is_refused() -> None:
         md.ShardedOptimizer(plain, model.named_parameters())
 
 
+def test_a_whole_state_of_other_shapes_is_refused_with_all_differences() -> None:
+    model, other = linear(), torch.nn.Linear(2, 4)
+    optimizer, plain = md.ShardedOptimizer(adamw(model), model.named_parameters()), adamw(other)
+    other(torch.ones(2)).sum().backward()
+    plain.step()
+    words = r"'exp_avg' of parameter 'weight' .* \[4, 2\], expected \[5, 3\];.*'bias' .* \[4\]"
+    with pytest.raises(ValueError, match=words):
+        optimizer.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match=words):
+        md.scatter_state(optimizer, plain.state_dict())
+
+
 def test_sgd_without_momentum_gets_a_warning_in_stage_1() -> None:
     with pytest.warns(UserWarning, match="SGD without momentum has no state"):
         md.ShardedOptimizer(torch.optim.SGD(linear().parameters(), lr=0.1))

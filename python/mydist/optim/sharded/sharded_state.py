@@ -88,8 +88,8 @@ def scatter_state(
 
     Raises:
         TypeError: the optimizer is not sharded.
-        ValueError: on every rank: the state does not fit the parameters, with the first difference;
-            or the root is not in the process set.
+        ValueError: on every rank: the state does not fit the parameters, with the differences; or
+            the root is not in the process set.
         MydistError: the job failed; see mydist.errors.
     """
     sharded, slices = _sharded("scatter_state", optimizer), _sharded_slices(optimizer)
@@ -185,6 +185,8 @@ def loadable(optimizer: ShardedSteps, state: Mapping[str, Any]) -> dict[str, Any
         _expect_own_slices({i: s for i, s in state["shards"].items() if type(i) is int}, own)
         rest = {key: value for key, value in state.items() if key != "shards"}
         return {**rest, "state": _without_slices(state["state"])}
+    if differences := _differences(optimizer, state["state"]):
+        raise ValueError(f"load_state_dict: {differences}")
     cut = {}
     for index, parameter, piece in entries_of(optimizer):
         values = state["state"].get(index)
@@ -259,26 +261,36 @@ def _plan_of(optimizer: ShardedSteps, state: Mapping[str, Any] | None) -> Any:
         return "the root has no state; expected the result of gather_state() or state_dict()"
     if "shards" in state:
         return "the state has the slices of one rank; expected the result of gather_state()"
+    if differences := _differences(optimizer, state["state"]):
+        return differences
     plan: dict[int, dict[str, tuple[str, Any]]] = {}
-    for index, parameter, piece in entries_of(optimizer):
+    for index, parameter, _ in entries_of(optimizer):
         values = state["state"].get(index, {})
         plan[index] = {}
         for key, value in values.items():
             if optimizer._slices.has_bucket(parameter) and is_per_element(key, value, parameter):
                 plan[index][key] = _CUT, value.dtype
-            elif (
-                isinstance(value, torch.Tensor)
-                and value.shape not in (parameter.shape, ())
-                and not optimizer._slices.by_parameter
-            ):
-                name = piece.name if piece else optimizer._name_of(parameter)
-                return (
-                    f"the state '{key}' of parameter '{name}' has the shape {list(value.shape)}, "
-                    f"expected {list(parameter.shape)}"
-                )
             else:
                 plan[index][key] = "whole", value
     return {"state": plan, "param_groups": state["param_groups"]}
+
+
+def _differences(optimizer: ShardedSteps, state: Mapping[int, Mapping[str, Any]]) -> str:
+    """Where a whole state has other shapes than the parameters; empty if nowhere.
+
+    Of whole parameters it may have any, as Adafactor's.
+    """
+    if optimizer._slices.by_parameter:
+        return ""
+    found = [
+        f"the state '{key}' of parameter '{optimizer._name_of(parameter)}' has the shape "
+        f"{list(value.shape)}, expected {list(parameter.shape)}"
+        for index, parameter, _ in entries_of(optimizer)
+        for key, value in state.get(index, {}).items()
+        if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape
+    ]
+    more = f"; and {len(found) - 10} more" if len(found) > 10 else ""
+    return "; ".join(found[:10]) + more
 
 
 def _copied(value: Any) -> Any:
