@@ -121,6 +121,27 @@ def the_same_ranks_go_on_from_a_save_in_the_background() -> None:
 
 
 @check()
+def copies_of_the_slices_are_saved() -> None:
+    def build(stage: int) -> tuple[Any, Any]:
+        model = uneven_model(torch.bfloat16)
+        return model, sharded(model, stage, master_dtype=torch.float32)
+
+    with folder_and_group("mydist") as folder:
+        model, optimizer = build(1)
+        train(model, optimizer, range(2))
+        dcp.save(state_of(model, optimizer), checkpoint_id=folder / "saved")
+        other, again = build(2)
+        md.prepare_state(again)
+        state = state_of(other, again)
+        dcp.load(state, checkpoint_id=folder / "saved")
+        other.load_state_dict(state["model"])
+        again.load_state_dict(state["optim"])
+        train(model, optimizer, range(2, 5))
+        train(other, again, range(2, 5))
+        assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+@check()
 def other_parameters_are_an_error_that_names_them() -> None:
     with folder_and_group("mydist") as folder:
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4), "b": torch.nn.Linear(4, 4)})
