@@ -241,7 +241,7 @@ def whole_gradients_that_are_added_up_travel_once() -> None:
         sent[how] = md.stats()["tensor_bytes"] - before
     (bucket,) = [held.plan for held in optimizer._slices.buckets]
     # Twice more, in slices: there are three passes.
-    assert sent["shard"] - sent["full"] == 2 * 8 * bucket.slice_length * bucket.ranks, sent
+    assert sent["shard"] - sent["full"] == 2 * 8 * bucket.padded_length, sent
 
 
 @check()
