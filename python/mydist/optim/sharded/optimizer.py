@@ -66,8 +66,7 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         optimizer: a torch optimizer that treats each element, or each parameter, alone.
         named_parameters: `model.named_parameters()`; names appear in messages and must be equal on
             all ranks. Default: as for DistributedOptimizer.
-        stage: 1: each rank has a slice of the state. 2: and of the gradients; `.grad` is then None
-            after backward, but inside `full_grads()`.
+        stage: 1: each rank has a slice of the state. 2: and of the gradients; `.grad` is None then.
         master_dtype: for parameters of lower precision: the optimizer updates a copy of this rank's
             slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
             state is in this dtype, too. A parameter that the program changes counts.
@@ -95,10 +94,8 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     _check_stage(stage, offload, share_parameters)
     _check_master(master_dtype)
     _check_words(accumulate, partition)
-    check_backward_passes(backward_passes_per_step)
-    check_compression(compression)
-    check_process_set("ShardedOptimizer", process_set)
-    partition = _checked_partition(optimizer, partition)
+    _check_reduction(backward_passes_per_step, compression, process_set)
+    by_parameter = _checked_partition(optimizer, partition) == PARAMETER
     names = GradientNames(optimizer, named_parameters)
     _check_parameters(list(names.of(optimizer)))
     options = ReductionOptions(
@@ -110,8 +107,14 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         process_set=process_set,
     )
     _warn_if_nothing_is_saved(optimizer, stage)
-    slices = Slices(process_set, master_dtype, partition == PARAMETER)
+    slices = Slices(process_set, master_dtype, by_parameter)
     return _wrap(optimizer, stage, options, names, slices, accumulate)
+
+
+def _check_reduction(passes: int, compression: Any, process_set: Any) -> None:
+    check_backward_passes(passes)
+    check_compression(compression)
+    check_process_set("ShardedOptimizer", process_set)
 
 
 def _wrap(
