@@ -70,12 +70,12 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         master_dtype: for parameters of lower precision: the optimizer updates a copy of this rank's
             slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
             state is in this dtype, too. A parameter that the program changes counts.
-        offload, share_parameters: None and False; other values are not supported yet.
+        offload: None; offload to the CPU is not supported yet.
+        share_parameters: False; one copy of the parameters per host is not supported yet.
         accumulate: for stage 2 with several backward passes. "shard": each is reduced into the
             slice. "full": they are added up on each rank, in whole gradients, and reduced once.
-        partition: "element" cuts parameters, for classes that treat each element alone, as Adam.
-            "parameter" gives each rank whole ones, for Muon, LAMB and their like. Classes of
-            torch.optim need no word.
+        partition: "element" cuts parameters, for classes that treat each element alone. "parameter"
+            gives ranks whole ones, as for Muon and LAMB. Classes of torch.optim need no word.
         compression: how gradients travel, see `Compression`.
         backward_passes_per_step: gradients of this many backward passes are added up.
         process_set: the ranks that share the work; this rank is one of them.
