@@ -8,6 +8,7 @@
 
 #include "job/job.h"
 #include "torch/bindings.h"
+#include "torch/gil.h"
 #include "world/progress.h"
 
 namespace mydist {
@@ -120,6 +121,14 @@ PyObject* MakeClass(py::module_& module, const ErrorClass& error, PyObject* base
   return made;
 }
 
+// Calls on_error. No object of C++ is on the way where the thread may end.
+void TellOf(const py::object& error) {
+  PyObject* result = nullptr;
+  TakeGil([&] { result = PyObject_CallOneArg(on_error, error.ptr()); });
+  if (result == nullptr) throw py::error_already_set();
+  Py_DECREF(result);
+}
+
 // Raises an error of the class of its code; a MydistError has what is known of it in `failure`.
 void SetError(const Status& status, const py::object& text) {
   PyObject* const type = ClassOf(status.code());
@@ -128,7 +137,7 @@ void SetError(const Status& status, const py::object& text) {
   if (PyObject_IsSubclass(type, classes[0]) == 1) {
     try {
       error.attr("failure") = RecordOf(status, OwnProgress());
-      if (on_error != nullptr) py::handle{on_error}(error);
+      if (on_error != nullptr) TellOf(error);
     } catch (py::error_already_set& problem) {  // The error goes its way all the same.
       problem.discard_as_unraisable("telling what is known of a mydist error");
     }
@@ -148,6 +157,12 @@ void Translate(std::exception_ptr pointer) {
 }
 
 }  // namespace
+
+void RaiseIfError(const Status& status) {
+  if (status.ok()) return;
+  SetPythonError(status);
+  throw py::error_already_set();
+}
 
 py::dict OwnProgress() {
   py::dict progress;

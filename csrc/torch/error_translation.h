@@ -29,6 +29,12 @@ inline void ThrowIfError(const Status& status) {
   if (!status.ok()) throw StatusError(status);
 }
 
+// The same for a thread that has waited for a collective, has the GIL again, and is in no handler
+// of an exception: Python's error is set before anything is thrown. Telling of the error runs
+// Python code, and Python may end this thread meanwhile, as the program ends. In pybind11's handler
+// that would terminate the process, for a thread's end cannot be held up there.
+void RaiseIfError(const Status& status);
+
 template <typename T>
 T ValueOrThrow(Result<T> result) {
   ThrowIfError(result.status());

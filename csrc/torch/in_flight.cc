@@ -340,8 +340,8 @@ std::vector<at::Tensor> InFlight::Wait(Handle handle) {
   InFlightCall call = Take(handle);
   const Status followed = Follow(call);
   if (!status->ok()) KeepFromLateWrites(std::make_shared<InFlightCall>(call));
-  ThrowIfError(*status);
-  ThrowIfError(followed);
+  RaiseIfError(*status);
+  RaiseIfError(followed);
   ThrowIfError(CheckNotWritten(call));
   const at::NoGradGuard no_grad;
   for (const WriteBack& write_back : call.write_backs) write_back.target.copy_(write_back.source);

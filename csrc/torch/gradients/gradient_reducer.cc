@@ -385,7 +385,7 @@ void GradientReducer::Synchronize() {
   }
   if (interrupted) std::rethrow_exception(interrupted);
   touched_ = false;
-  ThrowIfError(first);
+  RaiseIfError(first);
 }
 
 void GradientReducer::SetBackwardPassesPerStep(int64_t passes) {

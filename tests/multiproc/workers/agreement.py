@@ -19,6 +19,7 @@ import torch
 from multiproc.watched_job import write_row
 
 import mydist as md
+from mydist import _C
 from mydist.job import init as starts
 from mydist.job.bootstrap import LaunchContext, detect
 
@@ -133,8 +134,12 @@ def _within(context: object) -> None:
 
 
 def end_while_a_thread_waits() -> None:
-    """Its collective fails at the end, and then it wants the GIL, which it cannot have any more."""
+    """Its collective fails at the end, and then it wants the GIL, which it cannot have any more.
+
+    Once more where the error is told of, which a thread does without the GIL in between.
+    """
     md.init()
+    _C.set_on_error(lambda error: time.sleep(0.03))
     data = torch.ones(3)
 
     def wait() -> None:
