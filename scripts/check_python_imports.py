@@ -49,7 +49,8 @@ LAUNCHER_SHARED = {
 # What the launcher loads, on hosts without torch.
 WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
 # What reads the dumps of a job, perhaps elsewhere.
-WITHOUT_TORCH |= {"mydist.debug", "mydist.debug.dumps", "mydist.debug.verdict"}
+WITHOUT_TORCH |= {"mydist.debug", "mydist.debug.dumps", "mydist.debug.parting"}
+WITHOUT_TORCH |= {"mydist.debug.rank_text", "mydist.debug.verdict"}
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,78 @@ def test_different_orders_are_told(tmp_path: Path) -> None:
     assert "    rank 0  allreduce 'alpha'" in text and "    rank 1  allreduce 'zulu'" in text
 
 
+STEP = ["2.bias", "2.weight", "loss"]
+
+
+def done(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [record(name, run=run) for run, name in enumerate(names, 1)]
+
+
+def test_a_rank_that_skips_a_collective_is_named(tmp_path: Path) -> None:
+    before = done([*STEP * 20, *STEP[:2]])
+    dump(tmp_path, 0, [*before, waiting("loss")], size=2)
+    # The gradient of the same name is submitted anew.
+    dump(tmp_path, 1, [*before, waiting("2.bias"), waiting("2.weight")], size=2)
+    text = text_of(tmp_path)
+    assert text.startswith("Verdict: the ranks wait for each other: ")
+    assert (
+        "    rank 0  allreduce 'loss'  (float32 [4])\n"
+        "    rank 1  allreduce '2.bias' and 1 more  (float32 [4])\n"
+        "  After allreduce '2.weight' (the 62nd collective) rank 0 submitted allreduce 'loss', and "
+        "rank 1 allreduce '2.bias'. In earlier steps 'loss' came there: rank 1 has skipped it.\n"
+    ) in text
+    assert "Also:" not in text and "behind" not in text
+
+
+@pytest.mark.parametrize(
+    ("earlier", "here", "there", "told"),
+    [
+        (STEP * 4, "2.bias", "new", "In earlier steps '2.bias' came there: rank 1 has left this"),
+        (STEP * 4, "2.bias", "loss", "In earlier steps '2.bias' came there: rank 1 has left this"),
+        ([*STEP * 2, "accuracy", *STEP * 2], "2.bias", "accuracy", None),
+        ([*STEP * 2, "accuracy", *STEP * 2], "accuracy", "2.bias", None),
+        (["0.bias", *STEP], "2.bias", "accuracy", None),  # No step has come before.
+    ],
+)
+def test_no_skip_is_told_that_the_records_do_not_show(
+    tmp_path: Path, earlier: list[str], here: str, there: str, told: str | None
+) -> None:
+    dump(tmp_path, 0, [*done(earlier), waiting(here)], size=2)
+    dump(tmp_path, 1, [*done(earlier), waiting(there)], size=2)
+    text = text_of(tmp_path)
+    assert (
+        f"  After allreduce 'loss' (the {len(earlier)}th collective) rank 0 submitted allreduce "
+        f"'{here}', and rank 1 allreduce '{there}'."
+    ) in text
+    assert "skipped" not in text
+    assert told in text if told else "In earlier steps" not in text
+
+
+def test_names_that_are_alike_and_known_are_not_meant_to_be_one(tmp_path: Path) -> None:
+    before = done([f"layer.{number % 4}.weight" for number in range(21)])
+    dump(tmp_path, 0, [*before, waiting("layer.1.weight")])
+    dump(tmp_path, 1, [*before, waiting("layer.2.weight")])
+    dump(tmp_path, 2, before)
+    text = text_of(tmp_path)
+    assert text.startswith("Verdict: the ranks wait for each other: ")
+    assert "In earlier steps 'layer.1.weight' came there: rank 1 has skipped it.\n" in text
+    assert "\n  Rank 2 has submitted none of them. Rank 2: waits for no rank; " in text
+    assert "Also:" not in text
+
+
+def test_ranks_that_set_part_after_different_collectives(tmp_path: Path) -> None:
+    # Rank 0 awaits 'loss' only after it has submitted the next one.
+    before = done([*STEP * 3, "2.bias", "2.weight"])
+    late = record("2.bias", run=12)
+    dump(tmp_path, 0, [*before, waiting("loss"), late], size=2)
+    dump(tmp_path, 1, [*before, late, waiting("2.weight")], size=2)
+    assert (
+        "  Rank 0 submitted allreduce 'loss' after allreduce '2.weight' (the 11th collective), and "
+        "rank 1 allreduce '2.weight' after allreduce '2.bias' (the 12th collective). In earlier "
+        "steps 'loss' came after '2.weight': rank 1 has skipped it.\n"
+    ) in text_of(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("fields", "row"),
     [

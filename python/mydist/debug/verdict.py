@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import groupby
+from functools import cached_property
 
 from mydist.debug.dumps import Dump, Operation
+from mydist.debug.parting import Parting
+from mydist.debug.rank_text import rank_text
 
 MOST_FINDINGS = 8
 MOST_RANKS_IN_TABLE = 64
@@ -34,19 +36,6 @@ def verdict(dumps: Sequence[Dump], problems: Sequence[str] = ()) -> str:
     if notes := [*problems, *job.notes()]:
         lines += ["", *(f"Note: {note}" for note in notes)]
     return "\n".join(lines)
-
-
-def rank_text(ranks: Iterable[int]) -> str:
-    """As the core names ranks: "rank 3", "ranks 0-2, 5"."""
-    listed = sorted(ranks)
-    runs = []
-    for _, group in groupby(enumerate(listed), lambda item: item[1] - item[0]):
-        run = [rank for _, rank in group]
-        if len(run) > 2:
-            runs.append(f"{run[0]}-{run[-1]}")
-        else:
-            runs += [str(rank) for rank in run]
-    return f"rank{'s' if len(listed) != 1 else ''} {', '.join(runs)}"
 
 
 def _have(ranks: Sequence[int], text: str) -> str:
@@ -79,7 +68,12 @@ class Wait:
         return sorted(self.by_rank)
 
     @property
-    def ranks_and_state(self) -> tuple[object, ...]:
+    def key(self) -> tuple[int, str]:
+        """What no other wait has."""
+        return (self.process_set, self.name)
+
+    @cached_property
+    def kind(self) -> tuple[object, ...]:
         """Equal for what waits for the same reason."""
         ranks = (tuple(self.ranks), tuple(self.missing), tuple(self.unknown))
         return (self.process_set, *ranks, self.any.begun_ns > 0)
@@ -117,6 +111,7 @@ class Job:
                     done[operation.process_set, operation.name] = operation
                     key = (dump.rank, operation.process_set)
                     self._last_run[key] = max(self._last_run.get(key, 0), operation.run)
+        self._known = {key for done in self._done.values() for key in done}
         self._waits = sorted(self._find_waits(), key=lambda wait: wait.since_ns)
 
     # Ranks that wait
@@ -171,29 +166,54 @@ class Job:
         return self._last_run.get((rank, process_set), 0)
 
     def waits(self) -> Iterable[str]:
-        """What waits, the oldest first; what waits for the same ranks is one finding."""
+        """What waits, the oldest first; what waits for the same reason is one finding."""
         told: set[tuple[int, str]] = set()
         alone: dict[tuple[object, ...], list[Wait]] = {}
-        found: list[tuple[Wait, Wait | None]] = []
+        crossed: dict[int, list[Wait]] = {}
+        found: list[tuple[list[Wait], Wait | None]] = []
+        pair_count = searches = 0
+        opposite = self._opposite_kinds()
         for wait in self._waits:
-            if (wait.process_set, wait.name) in told:
+            if wait.key in told:
                 continue
-            told.add((wait.process_set, wait.name))
-            pair_count = len(found) - len(alone)
-            partner = self._partner(wait, told) if pair_count < MOST_PAIRS else None
-            if partner is None:
-                group = alone.setdefault(wait.ranks_and_state, [])
-                group.append(wait)
-                if len(group) > 1:
-                    continue
+            told.add(wait.key)
+            opposites = opposite[wait.kind]
+            may_have_twin = bool(opposites) and pair_count < MOST_PAIRS and searches < MOST_COMPARED
+            searches += may_have_twin
+            if may_have_twin and (twin := self._twin(wait, opposites, told)):
+                pair_count += 1
+                told.add(twin.key)
+                found.append(([wait], twin))
+                continue
+            group = (
+                crossed.setdefault(wait.process_set, [])
+                if opposites
+                else alone.setdefault(wait.kind, [])
+            )
+            group.append(wait)
+            if len(group) == 1:
+                found.append((group, None))
+        for waits, twin in found:
+            if twin is not None:
+                yield self._twins(waits[0], twin)
+            elif opposite[waits[0].kind]:
+                yield from self._crossed(waits)
             else:
-                told.add((partner.process_set, partner.name))
-            found.append((wait, partner))
-        for wait, partner in found:
-            if partner is not None:
-                yield self._crossed(wait, partner)
-            else:
-                yield self._one(wait, len(alone[wait.ranks_and_state]) - 1)
+                yield self._one(waits[0], len(waits) - 1)
+
+    def _opposite_kinds(self) -> dict[object, set[object]]:
+        """By kind of wait: the kinds of a rank that it misses and that misses one of its ranks."""
+        kinds = {wait.kind: wait for wait in self._waits}
+        return {
+            kind: {
+                other_kind
+                for other_kind, other in kinds.items()
+                if other.process_set == wait.process_set
+                and not other.by_rank.keys().isdisjoint(wait.missing)
+                and not wait.by_rank.keys().isdisjoint(other.missing)
+            }
+            for kind, wait in kinds.items()
+        }
 
     def _one(self, wait: Wait, more_count: int) -> str:
         more = f" and {more_count} more" if more_count else ""
@@ -231,37 +251,60 @@ class Job:
             return f" of group '{self._names[process_set]}'"
         return f" of process set {process_set}" if process_set else ""
 
-    def _partner(self, wait: Wait, told: set[tuple[int, str]]) -> Wait | None:
-        """What the ranks that miss it wait for instead: the name most like it comes first."""
-        missing = set(wait.missing)
+    def _twin(self, wait: Wait, opposites: set[object], told: set[tuple[int, str]]) -> Wait | None:
+        """What the ranks that miss it wait for under nearly the same name."""
+        # Two names of earlier steps are not meant to be one.
         others = [
             other
             for other in self._waits
-            if (other.process_set, other.name) not in told
-            and other.process_set == wait.process_set
-            and not missing.isdisjoint(other.by_rank)
-            and not wait.by_rank.keys().isdisjoint(other.missing)
+            if other.key not in told
+            and other.kind in opposites
+            and not {wait.key, other.key} <= self._known
         ][:MOST_COMPARED]
-        return max(others, key=lambda other: likeness(wait.any, other.any), default=None)
+        best = max(others, key=lambda other: likeness(wait.any, other.any), default=None)
+        return best if best and likeness(wait.any, best.any) >= ALIKE else None
 
-    def _crossed(self, wait: Wait, partner: Wait) -> str:
-        width = max(len(rank_text(wait.ranks)), len(rank_text(partner.ranks)))
-        sides = "".join(
-            f"\n    {rank_text(side.ranks):<{width}}  {side.any.label}  {_shape_text(side.any)}"
-            for side in (wait, partner)
-        )
-        of_set = self._of_set(wait.process_set)
-        if likeness(wait.any, partner.any) >= ALIKE:
-            reason = "The names are nearly the same, so they are probably meant to be one"
-            if "noname" in wait.name:
-                reason = (
-                    "A call without a name is numbered, so one side has made more calls than the "
-                    "other"
-                )
-            return f"the ranks wait at different names{of_set}, side by side:{sides}\n  {reason}."
+    def _twins(self, wait: Wait, twin: Wait) -> str:
+        sides = [(side.ranks, side.any.label, _shape_text(side.any)) for side in (wait, twin)]
+        reason = "The names are nearly the same, so they are probably meant to be one"
+        if "noname" in wait.name:
+            reason = (
+                "A call without a name is numbered, so one side has made more calls than the other"
+            )
         return (
-            f"the ranks wait for each other{of_set}: each has not submitted what the other waits "
-            f"for, so they call in different orders or take different branches:{sides}"
+            f"the ranks wait at different names{self._of_set(wait.process_set)}, side by side:"
+            f"{_side_by_side(sides)}\n  {reason}."
+        )
+
+    def _crossed(self, waits: list[Wait]) -> Iterable[str]:
+        """Nothing where names that are nearly the same tell why."""
+        missed: dict[int, list[Operation]] = {}
+        for wait in waits:
+            for rank, operation in wait.by_rank.items():
+                missed.setdefault(rank, []).append(operation)
+        process_set = waits[0].process_set
+        parting = Parting(self._dumps, process_set, missed)
+        if len(parting.sides) == 1:
+            return
+        sides = [
+            (
+                side.ranks,
+                side.first.label + (f" and {side.more_count} more" if side.more_count else ""),
+                _shape_text(side.first),
+            )
+            for side in parting.sides[:MOST_FINDINGS]
+        ]
+        text = parting.text()
+        late = sorted({rank for wait in waits for rank in wait.missing} - missed.keys())
+        none = f" {rank_text(late).capitalize()} {_have(late, 'submitted none of them')}."
+        unknown = sorted({rank for wait in waits for rank in wait.unknown})
+        more = (none if late else "") + self._last_texts(late) + self._unknown_text(unknown)
+        yield (
+            f"the ranks wait for each other{self._of_set(process_set)}: each has not submitted "
+            "what the other waits for, so they call in different orders or take different branches:"
+            f"{_side_by_side(sides)}"
+            + (f"\n  {text}" if text else "")
+            + (f"\n {more}" if more else "")
         )
 
     # Who disagrees
@@ -420,6 +463,13 @@ class Job:
 def likeness(one: Operation, other: Operation) -> float:
     """Of two names, from 0 to 1."""
     return SequenceMatcher(None, one.name, other.name, autojunk=False).ratio()
+
+
+def _side_by_side(sides: Iterable[tuple[list[int], str, str]]) -> str:
+    """A line for each: its ranks, what they wait for and its shape."""
+    rows = [(rank_text(ranks), *row) for ranks, *row in sides]
+    width = max(len(row[0]) for row in rows)
+    return "".join(f"\n    {who:<{width}}  {what}  {shape}" for who, what, shape in rows)
 
 
 def _shape_text(operation: Operation) -> str:
