@@ -61,7 +61,7 @@ def test_a_rank_that_has_not_submitted_is_behind(tmp_path: Path) -> None:
     assert lines[0] == (
         "Verdict: rank 2 is behind: it has not submitted allreduce 'loss', for which ranks 0, 1 "
         "have waited 10.0 s. Rank 2: waits for no rank; its last operation was allreduce 'grad.1', "
-        "11.0 s before."
+        "11.0 s before it wrote its file."
     )
     assert lines[2].split() == ["rank", "host", "executed", "submitted", "at", "its", "dump"]
     assert lines[3].startswith("0     host-0 (pid 70)  5         6          waits at allreduce")
@@ -238,7 +238,7 @@ def test_a_rank_without_a_dump(tmp_path: Path) -> None:
         dump(tmp_path, rank, [*steps(2), waiting("grad.0", **lost)], **message)
     text = text_of(tmp_path)
     assert text.startswith("Verdict: rank 2 has left no dump, and is probably dead, stopped or ")
-    assert "Ranks 0, 1 have submitted allreduce 'grad.0' 2.0 s before." in text
+    assert "Ranks 0, 1 have waited 2.0 s for allreduce 'grad.0'." in text
     assert "Ranks 0, 1 said: rank 2 was killed" in text
     assert "Note: Rank 2 left no dump" in text
 

@@ -218,7 +218,6 @@ class Job:
     def _one(self, wait: Wait, more_count: int) -> str:
         more = f" and {more_count} more" if more_count else ""
         what = f"{wait.any.label}{more}{self._of_set(wait.process_set)}"
-        waiting = f"{rank_text(wait.ranks)} {_have(wait.ranks, 'submitted')}"
         if wait.missing:
             who = rank_text(wait.missing)
             return (
@@ -231,7 +230,8 @@ class Job:
             return (
                 f"{rank_text(wait.unknown)} {_have(wait.unknown, 'left no dump')}, and "
                 f"{_are(wait.unknown)} probably dead, stopped or through with the program. "
-                f"{waiting.capitalize()} {what} {wait.seconds:.1f} s before."
+                f"{rank_text(wait.ranks).capitalize()} {_have(wait.ranks, 'waited')} "
+                f"{wait.seconds:.1f} s for {what}."
             )
         if wait.any.state == "running" or wait.any.begun_ns:
             return (
@@ -381,7 +381,8 @@ class Job:
         seconds = dump.seconds_ago(last.ended_ns)
         how = f" ({last.code})" if last.code else ""
         return (
-            f"waits for no rank; its last operation was {last.label}{how}, {seconds:.1f} s before"
+            f"waits for no rank; its last operation was {last.label}{how}, {seconds:.1f} s before "
+            "it wrote its file"
         )
 
     def _executed(self, rank: int) -> int:
