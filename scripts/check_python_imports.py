@@ -50,7 +50,7 @@ LAUNCHER_SHARED = {
 WITHOUT_TORCH = {"mydist", "mydist._moved_modules", "mydist.job", *LAUNCHER_SHARED}
 # What reads the dumps of a job, perhaps elsewhere.
 WITHOUT_TORCH |= {"mydist.debug", "mydist.debug.dumps", "mydist.debug.parting"}
-WITHOUT_TORCH |= {"mydist.debug.rank_text", "mydist.debug.verdict"}
+WITHOUT_TORCH |= {"mydist.debug.rank_text", "mydist.debug.told", "mydist.debug.verdict"}
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,34 @@ def test_a_rank_without_a_dump(tmp_path: Path) -> None:
     assert "Note: Rank 2 left no dump" in text
 
 
+def test_a_rank_that_is_waited_for_does_not_say_that_it_waits(tmp_path: Path) -> None:
+    to_one = "allreduce 'loss' waits for rank 1 (host h, pid 7) for 2 s; ready on ranks 0, 2. Every"
+    for rank in range(3):
+        dump(tmp_path, rank, [], message=to_one)
+    text = text_of(tmp_path)
+    assert "\nRank 1 was told that ranks 0, 2 wait for it in allreduce 'loss'.\n" in text
+    assert "\nRanks 0, 2 said: allreduce 'loss' waits for rank 1 (host h, pid 7) for 2 s; " in text
+
+
+def test_several_ranks_that_are_waited_for_were_told(tmp_path: Path) -> None:
+    to_several = (
+        "allreduce 'a' and 2 more tensors ('b', 'c') wait for ranks 1-3 (hosts x, y) for 2 s; "
+        "ready on rank 0.\n  'a' is ready on rank 0"
+    )
+    for rank in (1, 2, 3):
+        dump(tmp_path, rank, [], size=4, message=to_several)
+    told = "were told that rank 0 waits for {} in allreduce 'a' and 2 more.\n"
+    assert "\nRanks 1-3 " + told.format("them") in text_of(tmp_path)
+    (tmp_path / "flight_recorder_rank2.json").unlink()
+    assert "\nRanks 1, 3 " + told.format("ranks 1-3") in text_of(tmp_path)
+
+
+def test_the_ends_of_several_programs(tmp_path: Path) -> None:
+    for rank in range(3):
+        dump(tmp_path, rank, [], message="an exception ended its program" if rank else "")
+    assert "\nRanks 1, 2 said: exceptions ended their programs\n" in text_of(tmp_path)
+
+
 def test_sets_have_their_own_members_and_joined_ranks_are_not_behind(tmp_path: Path) -> None:
     sets = {"process_sets": {"4": [0, 2]}}
     dump(tmp_path, 0, [waiting("a", set=4), waiting("b")], **sets)

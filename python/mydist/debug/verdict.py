@@ -10,6 +10,7 @@ from functools import cached_property
 from mydist.debug.dumps import Dump, Operation
 from mydist.debug.parting import Parting
 from mydist.debug.rank_text import rank_text
+from mydist.debug.told import told_lines
 
 MOST_FINDINGS = 8
 MOST_RANKS_IN_TABLE = 64
@@ -427,13 +428,12 @@ class Job:
         )
 
     def told(self) -> list[str]:
-        """What the ranks themselves have said of a failure or a stall: each text once."""
+        """What the ranks themselves have said of a failure or a stall, or were told: once each."""
         said: dict[str, list[int]] = {}
         for rank, dump in sorted(self._dumps.items()):
             if dump.message:
                 said.setdefault(dump.message, []).append(rank)
-        lines = [f"{rank_text(ranks).capitalize()} said: {text}" for text, ranks in said.items()]
-        return lines[:MOST_FINDINGS]
+        return told_lines(said)[:MOST_FINDINGS]
 
     def notes(self) -> Iterable[str]:
         """What makes the verdict less sure."""
