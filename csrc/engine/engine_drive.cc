@@ -247,10 +247,13 @@ void Engine::PrintStacks() {
   const TimePoint now = Now();
   if (now < printed_stacks_at_ + Duration(config_.stall_warning) / 2) return;
   printed_stacks_at_ = now;
-  const char* const what = SendQuitToSelf() ? "its stacks follow"
-                                            : "it prints no stacks, because SIGQUIT is not handled "
-                                              "by mydist in this program";
+  // Before the signal: the stacks come at once, and from another thread.
+  const bool is_ours = IsQuitOurs();
+  const char* const what = is_ours ? "its stacks follow"
+                                   : "it prints no stacks, because SIGQUIT is not handled by "
+                                     "mydist in this program";
   MYDIST_LOG(kWarning) << "other ranks wait for this rank; " << what;
+  if (is_ours) SendQuitToSelf();
 }
 
 void Engine::CollectTimeline() {

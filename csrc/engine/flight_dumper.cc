@@ -221,11 +221,13 @@ bool InstallQuitHandler() {
 
 void NoteQuitHandlerOnTop() { g_expected.store(CurrentHandler()); }
 
-bool SendQuitToSelf() {
+bool IsQuitOurs() {
   const Handler expected = g_expected.load();
-  if (expected == nullptr || getpid() != g_owner.load() || CurrentHandler() != expected) {
-    return false;
-  }
+  return expected != nullptr && getpid() == g_owner.load() && CurrentHandler() == expected;
+}
+
+bool SendQuitToSelf() {
+  if (!IsQuitOurs()) return false;
   g_is_by_self.store(true);
   return kill(getpid(), SIGQUIT) == 0;
 }

@@ -83,8 +83,10 @@ class MYDIST_EXPORT FlightDumper {
 MYDIST_EXPORT bool InstallQuitHandler();
 // The handler that is there now, and calls ours in turn, counts as ours.
 MYDIST_EXPORT void NoteQuitHandlerOnTop();
+// Whether the signal is ours in this process, still.
+MYDIST_EXPORT bool IsQuitOurs();
 // Sends SIGQUIT to this process for what lies on top of the handler; nothing is dumped. False when
-// the signal is not, or not any more, ours.
+// the signal is not ours.
 MYDIST_EXPORT bool SendQuitToSelf();
 
 }  // namespace mydist

@@ -48,10 +48,11 @@ def test_a_stall_and_a_question_while_a_rank_holds_the_gil(backend: str, tmp_pat
         text = await_verdict(dumps, "stall", f"Verdict: {BEHIND}")
         assert "Rank 1: waits for no rank; its last operation was allreduce 'small'" in text
         assert "Also:" not in text and "Note:" not in text
+        job.await_output(re.compile(rf"`python -m mydist\.debug {dumps}` compares the ranks"))
+        job.await_output(re.compile(r"1\]<stderr>:  File .* in hold_the_gil"))
         output = job.output()
-        assert f"`python -m mydist.debug {dumps}` compares the ranks" in output
-        assert "other ranks wait for this rank; its stacks follow" in output
-        assert "in hold_the_gil" in output
+        header = output.index("other ranks wait for this rank; its stacks follow")
+        assert header < output.index(" thread 0x")
         waits = re.compile(
             rf'0\]<stderr>:  File ".*flight_recorded.py", line {LINE_OF_LOSS} in main'
         )
