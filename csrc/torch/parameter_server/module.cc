@@ -21,6 +21,7 @@
 #include "ps/piece.h"
 #include "ps/server.h"
 #include "torch/error_translation.h"
+#include "torch/gil.h"
 #include "world/interface_choice.h"
 
 namespace mydist {
@@ -164,17 +165,21 @@ std::shared_ptr<Operation> SetOptions(Client& client, uint32_t table, const Rule
   return client.SubmitToAll(ps::FrameKind::kOptions, table, std::move(writer).Take());
 }
 
+SetErrorFunction set_python_error = nullptr;
+
 // Blocks until it is over; Python's signals may end the wait, and the operation goes on then.
 void Wait(Client& client, const std::shared_ptr<Operation>& operation) {
   ps::Patience patience;
   while (true) {
     {
-      const py::gil_scoped_release released;
+      const WithoutGil released;
       if (client.Wait(operation, patience, Now() + kSlice)) break;
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
-  ThrowIfError(operation->status());
+  if (operation->status().ok()) return;
+  set_python_error(operation->status());  // As RaiseIfError, and why.
+  throw py::error_already_set();
 }
 
 // The same; when the wait ends early the operation does, too: the caller's memory may be gone then.
@@ -285,8 +290,6 @@ std::vector<std::pair<std::string, std::string>> ConnectionsOf(Client& client) {
   }
   return texts;
 }
-
-SetErrorFunction set_python_error = nullptr;
 
 void Translate(std::exception_ptr pointer) {
   try {
