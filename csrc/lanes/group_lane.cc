@@ -349,8 +349,7 @@ Status GroupLane::LookForMessage(int source, int tag, Duration waited, Duration&
   if (next_warning == Duration::zero()) next_warning = OrNever(ground_->config.stall_warning);
   if (waited >= next_warning) {
     while (next_warning <= waited) next_warning = Doubled(next_warning);
-    const bool is_any = source == LanePosts::kAnySource;
-    journal_->Stalled(MessageText({&source, is_any ? 0U : 1U}, tag, waited));
+    journal_->Stalled(MessageText(source, tag, waited));
   }
   return LookForGivenUp();
 }

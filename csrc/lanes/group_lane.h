@@ -166,13 +166,15 @@ class MYDIST_EXPORT GroupLane final : public Watchdog {
   std::string WorldNote(std::span<const int> peers) const;
   std::string WaitText(std::span<const int> peers, Duration waited) const;
   // "group '0': no message from rank 1 (host a, pid 7) with tag 0 came within 10.0 s".
-  std::string MessageText(std::span<const int> source, int tag, Duration waited) const;
+  std::string MessageText(int source, int tag, Duration waited) const;
   // "rank 1 (host a, pid 7)", and of a single rank what its process does.
   struct Peers {
     std::string names;
     std::string state;
   };
   Peers Describe(std::span<const int> peers) const;
+  // " within 10.0 s", and what else is known of them.
+  std::string WithinText(std::span<const int> peers, const Peers& whom, Duration waited) const;
   int WorldRank(int peer) const { return peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)]; }
   LaneJournal::Message MessageOf(int sender, int receiver, int tag, int64_t bytes) const {
     return {WorldRank(sender), WorldRank(receiver), tag, bytes};

@@ -66,26 +66,31 @@ GroupLane::Peers GroupLane::Describe(std::span<const int> peers) const {
   return found;
 }
 
-std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
-  const Peers whom = peers.empty() ? Peers{"other ranks", ""} : Describe(peers);
+std::string GroupLane::WithinText(std::span<const int> peers, const Peers& whom,
+                                  Duration waited) const {
   const std::string note = WorldNote(peers);
-  return Title(*current_) + ": " + whom.names + " did not take part within " + SecondsText(waited) +
-         (whom.state.empty() ? "." : ": " + whom.state) + (note.empty() ? "" : " " + note);
+  return " within " + SecondsText(waited) + (whom.state.empty() ? "." : ": " + whom.state) +
+         (note.empty() ? "" : " " + note);
 }
 
-std::string GroupLane::MessageText(std::span<const int> source, int tag, Duration waited) const {
-  const Peers whom = source.empty() ? Peers{"any rank", ""} : Describe(source);
-  const std::string note = WorldNote(source);
+std::string GroupLane::WaitText(std::span<const int> peers, Duration waited) const {
+  const Peers whom = peers.empty() ? Peers{"other ranks", ""} : Describe(peers);
+  return Title(*current_) + ": " + whom.names + " did not take part" +
+         WithinText(peers, whom, waited);
+}
+
+std::string GroupLane::MessageText(int source, int tag, Duration waited) const {
+  const bool is_any = source == LanePosts::kAnySource;
+  const std::span<const int> peers(&source, is_any ? 0U : 1U);
+  const Peers whom = is_any ? Peers{"any rank", ""} : Describe(peers);
   return "group '" + name_ + "': no message from " + whom.names + " with tag " +
-         std::to_string(tag) + " came within " + SecondsText(waited) +
-         (whom.state.empty() ? "." : ": " + whom.state) + (note.empty() ? "" : " " + note);
+         std::to_string(tag) + " came" + WithinText(peers, whom, waited);
 }
 
 Status GroupLane::MessageTimeout(int source, int tag, Duration limit) const {
-  const bool is_any = source == LanePosts::kAnySource;
-  const std::span<const int> whom(&source, is_any ? 0U : 1U);
-  return Status::Timeout(MessageText(whom, tag, limit))
-      .About({.ranks = {whom.begin(), whom.end()}, .elapsed = ToSeconds(limit)});
+  Failure known{.elapsed = ToSeconds(limit)};
+  if (source != LanePosts::kAnySource) known.ranks = {source};
+  return Status::Timeout(MessageText(source, tag, limit)).About(known);
 }
 
 std::string GroupLane::Title(const LaneWork& work) const {
