@@ -348,6 +348,20 @@ def grouped_allgather_async(
     )
 
 
+def _start_broadcast(
+    call: Callable[..., int],
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    finish: Finish,
+) -> int:
+    own = own_set(process_set)
+    with refusal_noted("broadcast", name, own):
+        given = _checked(tensor)
+    return _submit(lambda: call(given, root_rank, _named("broadcast", name), own), tensor, finish)
+
+
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -355,14 +369,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """A handle of the root's tensor."""
-    own = own_set(process_set)
-    with refusal_noted("broadcast", name, own):
-        given = _checked(tensor)
-    return _submit(
-        lambda: moves.broadcast_async(given, root_rank, _named("broadcast", name), own),
-        tensor,
-        _as_it_is,
-    )
+    return _start_broadcast(moves.broadcast_async, tensor, root_rank, name, process_set, _as_it_is)
 
 
 def broadcast_async_(
@@ -372,13 +379,8 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """As broadcast_async, in place."""
-    own = own_set(process_set)
-    with refusal_noted("broadcast", name, own):
-        given = _checked(tensor)
-    return _submit(
-        lambda: moves.broadcast_async_(given, root_rank, _named("broadcast", name), own),
-        tensor,
-        lambda _: tensor,
+    return _start_broadcast(
+        moves.broadcast_async_, tensor, root_rank, name, process_set, lambda _: tensor
     )
 
 
