@@ -76,14 +76,20 @@ class ConsistencyCheck:
     """
 
     def __init__(
-        self, every: int, process_set: ProcessSet = global_process_set, communication: str = ""
+        self,
+        every: int,
+        process_set: ProcessSet = global_process_set,
+        communication: str = "",
+        maker: str = "DistributedOptimizer",
     ) -> None:
         """every: 0 checks at the first step only, N > 0 also after each N steps, -1 never.
 
         communication: the optimizer's strategy with its settings, which is compared, too.
+        maker: the function that made the optimizer; in messages.
         """
         self._every = every
         self._communication = communication
+        self._maker = maker
         self._process_set = process_set
         self._step_count = 0
         self._since = 0  # Steps since ranks were last known to count alike.
@@ -105,7 +111,8 @@ class ConsistencyCheck:
         call = f"check before step {self._step_count + 1} of the optimizer"
         named = [(name, tensor) for tensor, name in parameters]
         hint = _BROADCAST if is_first else _DIVERGED
-        _compare(_Comparison(call, named, self._process_set, hint, self._communication))
+        about = (self._communication, self._maker)
+        _compare(_Comparison(call, named, self._process_set, hint, *about))
         self._checked_at = self._step_count  # Not before: a step that is tried again is checked.
 
     def step_done(self) -> None:
@@ -145,6 +152,7 @@ class _Comparison:
     process_set: ProcessSet
     hint: str
     communication: str = ""
+    maker: str = ""
 
 
 def _compare(comparison: _Comparison) -> None:
@@ -196,9 +204,7 @@ def _layout_message(layout: dict[str, tuple[str, str, str]], comparison: _Compar
     strategies = {rank: communication for rank, communication, _ in gathered}
     if len(set(strategies.values())) > 1:
         what = f"{comparison.call}: communication differs between ranks"
-        is_sharded = comparison.communication.startswith("ShardedOptimizer")
-        maker = "ShardedOptimizer" if is_sharded else "DistributedOptimizer"
-        return difference_text(what, strategies, [], _SAME_STRATEGY.format(maker))
+        return difference_text(what, strategies, [], _SAME_STRATEGY.format(comparison.maker))
     entries = [(rank, of_rank) for rank, _, of_rank in gathered]
     names = sorted({name for _, of_rank in entries for name in of_rank})
     differing = [name for name in names if len({of_rank.get(name) for _, of_rank in entries}) > 1]

@@ -129,7 +129,8 @@ def _wrap(
     partition = PARAMETER if slices.by_parameter else ELEMENT
     settings = f"stage={stage}, accumulate={accumulate!r}, partition={partition!r}"
     communication = f"ShardedOptimizer({settings}, master_dtype={slices.master_dtype})"
-    consistency = ConsistencyCheck(check_interval(), process_set, communication)
+    maker = ShardedSteps._maker
+    consistency = ConsistencyCheck(check_interval(), process_set, communication, maker)
     named = list(names.of(optimizer))
     if check_interval() >= 0:
         expect_same_state(optimizer, named, process_set)
