@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <latch>
 #include <thread>
 
@@ -27,6 +28,21 @@ void ExpectLossOf(int rank, const Status& status) {
 
 // A rank that goes without a goodbye, as a crashed one does.
 void Vanish(Connection& connection) { connection = Connection{}; }
+
+// Runs body(me) on ranks 0 and 1 of three, and rank 2 vanishes as they begin.
+void RunWhereRank2Vanishes(const std::function<void(Correspondent&)>& body) {
+  std::latch others_are_through(2);  // Or the loss would meet them in Synchronize.
+  RunGlooJob(3, [&](Connection& connection) {
+    Correspondent me(connection);
+    me.Synchronize();
+    if (me.rank() == 2) {
+      others_are_through.wait();
+      return Vanish(connection);
+    }
+    others_are_through.count_down();
+    body(me);
+  });
+}
 
 TEST(GlooLoss, AnIdleRankIsToldOnceWhoVanished) {
   RunGlooJob(3, [](Connection& connection) {
@@ -69,15 +85,7 @@ TEST(GlooLoss, IsReportedAfterTheMessagesThatArrived) {
 
 // Rank 2 vanishes; rank 0 waits for it, rank 1 waits for rank 0 only. Both must blame rank 2.
 TEST(GlooLoss, ATransferFailsNamingTheVanishedRankEvenWhenWaitingForAnother) {
-  std::latch others_are_through(2);  // Or the loss would meet them in Synchronize.
-  RunGlooJob(3, [&](Connection& connection) {
-    Correspondent me(connection);
-    me.Synchronize();
-    if (me.rank() == 2) {
-      others_are_through.wait();
-      return Vanish(connection);
-    }
-    others_are_through.count_down();
+  RunWhereRank2Vanishes([](Correspondent& me) {
     std::vector<uint8_t> memory(1 << 20);
     const ReceiveTransfer receive{me.rank() == 0 ? 2 : 0, memory.data(), 1 << 20};
     const TimePoint start = Now();
@@ -121,15 +129,8 @@ void AwaitGoodbyeOf(int peer, Correspondent& me) {
 
 // A peer may see the connection of the rank that gives up close before that of the lost rank.
 TEST(GlooLoss, ATransferThatIsRefusedForALossTellsTheOthers) {
-  std::latch others_are_through(2), told(1);
-  RunGlooJob(3, [&](Connection& connection) {
-    Correspondent me(connection);
-    me.Synchronize();
-    if (me.rank() == 2) {
-      others_are_through.wait();
-      return Vanish(connection);
-    }
-    others_are_through.count_down();
+  std::latch told(1);
+  RunWhereRank2Vanishes([&](Correspondent& me) {
     const auto has_left = [&](int peer) {
       const TimePoint deadline = Now() + kBound;
       while (me.plane().CheckPeer(peer).ok() && Now() < deadline) std::this_thread::yield();
