@@ -61,13 +61,17 @@ def both(name: str, stage: int, **options: Any) -> tuple[Any, Any, Any, Any]:
     return model, optimizer, alone, build(name, alone)
 
 
+def train_both(model: Any, optimizer: Any, alone: Any, reference: Any, steps: range) -> None:
+    train(model, optimizer, steps)
+    for step in steps:
+        average_trained_of(alone, step)
+        reference.step()
+
+
 @check(cases=itertools.product(("Adafactor", "Lamb", "Muon", "AdamW"), STAGES))
 def trains_what_one_process_trains(name: str, stage: int) -> None:
     model, optimizer, alone, reference = both(name, stage)
-    train(model, optimizer, range(4))
-    for step in range(4):
-        average_trained_of(alone, step)
-        reference.step()
+    train_both(model, optimizer, alone, reference, range(4))
     expect_same(model, alone)
     expect_equal_parameters(model)
     for parameter, values in optimizer.state.items():  # Whole, and on one rank.
@@ -131,10 +135,7 @@ def clipping_and_full_grads_see_the_whole(stage: int) -> None:
 @check(cases=itertools.product(("Adafactor", "Lamb"), STAGES))
 def state_travels_by_every_way(name: str, stage: int) -> None:
     model, optimizer, alone, reference = both(name, stage)
-    train(model, optimizer, range(2))
-    for step in range(2):
-        average_trained_of(alone, step)
-        reference.step()
+    train_both(model, optimizer, alone, reference, range(2))
     whole = md.gather_state(optimizer)
     if whole is not None:  # What one process has, and can load.
         expected = reference.state_dict()
