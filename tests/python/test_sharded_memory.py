@@ -49,7 +49,7 @@ def test_whole_parameters_go_to_who_has_least() -> None:
         for piece in bucket.pieces(bucket.owner or 0):
             assert (piece.start, piece.length) == (0, counts[piece.index][2])
         assert bucket.pieces(1 - (bucket.owner or 0)) == []
-    # Parameters that are thawed later go to who has less by then.
+    # Parameters that are thawed later go to the rank with the least load by then.
     assert owners(sizes(7), 2, buckets) == {0: 1}
 
 

@@ -65,7 +65,7 @@ class Parting:
         return f" after {side.before.label}{number}"
 
     def _earlier(self, there: str) -> list[str]:
-        """What came there in earlier steps, and who has done something else now."""
+        """Which collective came there in earlier steps, and which ranks now submit another one."""
         found = []
         for side in self.sides:
             if side.before is None:

@@ -95,7 +95,7 @@ class Bucket:
 def owners(
     sizes: Sequence[tuple[int, torch.dtype, int]], ranks: int, present: Sequence[Bucket] = ()
 ) -> dict[int, int]:
-    """By index, the rank that owns the whole parameter: the largest first, to who has least."""
+    """By index, the rank that owns the parameter. The largest goes first, to the least load."""
     loads = [0] * ranks
     for bucket in present:
         loads[bucket.owner or 0] += bucket.length * bucket.dtype.itemsize
