@@ -130,7 +130,8 @@ def an_idle_second_wakes_only_the_heartbeat() -> None:
         _await_quiet()
         meet(directory, "quiet")
         begin, before = time.monotonic(), _sleeps()
-        wakeups = _idle_wakeups(1.0)
+        # Longer than the second between two heartbeats: a busy machine wakes their thread late.
+        wakeups = _idle_wakeups(1.5)
         after, seconds = _sleeps(), time.monotonic() - begin
         meet(directory, "measured")
         md.barrier()  # All have seen the files.
