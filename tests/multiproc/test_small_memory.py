@@ -66,14 +66,14 @@ def warnings_of(output: str) -> list[str]:
     ]
 
 
-def expect_sizes(warning: str, np: int, most_free: int) -> None:
-    """What the gradients of all ranks need, and what there is."""
+def expect_sizes(warning: str, np: int, most_free: int, least: int = GRADIENTS * 1024 + 1) -> None:
+    """What the gradients of all ranks need, at least this on each rank, and what there is."""
     found = re.search(
         r"tensors of (\d+) bytes on each of \d ranks: needed (\d+) bytes, free (\d+)", warning
     )
     assert found is not None, warning
     mine, needed, free = (int(number) for number in found.groups())
-    assert mine * np == needed > GRADIENTS * 1024 * np
+    assert mine * np == needed >= least * np
     assert 0 < free < most_free
 
 
@@ -105,7 +105,8 @@ def test_a_sharded_optimizer_trains_without_room_for_its_buckets(stage: int) -> 
     plenty, _ = train(2, "256m")
     little, warnings = train(2, "12m", stage=stage)
     assert len(warnings) == 1, warnings
-    expect_sizes(warnings[0], 2, 12 << 20)
+    # The bucket of the first layer has its weight alone, so no more than this.
+    expect_sizes(warnings[0], 2, 12 << 20, least=GRADIENTS * 1024)
     assert little["losses"] == plenty["losses"]
     assert little["backend"] == "local"
 
