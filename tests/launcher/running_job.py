@@ -29,10 +29,18 @@ class Launched:
         while sum(wanted in line for line in self.lines) < count:
             ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(fd, 65536) if ready else b""
-            assert data, f"no {count} x {wanted!r} in {self.lines} + {self.rest!r}"
+            assert data, self._told_instead(wanted, count, has_ended=bool(ready))
             *complete, self.rest = (self.rest + data).split(b"\n")
             self.lines += complete
         return [line for line in self.lines if wanted in line]
+
+    def _told_instead(self, wanted: bytes, count: int, has_ended: bool) -> str:
+        """What there is in place of the lines, for a message; ends the command."""
+        if not has_ended:
+            self.popen.terminate()
+        code, err = self.finish()
+        how = f"it ended with {code}" if has_ended else f"it ran on for {SECONDS} s"
+        return f"no {count} x {wanted!r} in {self.lines} + {self.rest!r}; {how}:\n{err}"
 
     def children(self) -> list[int]:
         """The processes that mydistrun itself has started and that run."""
