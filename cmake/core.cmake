@@ -1,6 +1,7 @@
 # libmydist.so and the object library behind it. No Python, torch, MPI, Gloo or CUDA in here.
 set(MYDIST_CORE_FOLDERS
-    csrc/base csrc/config csrc/world csrc/timeline csrc/kernels csrc/kernels/simd csrc/memory
+    csrc/base csrc/config csrc/world csrc/timeline csrc/kernels csrc/kernels/compress
+    csrc/kernels/simd csrc/memory
     csrc/memory/shm csrc/memory/device csrc/transport csrc/transport/local csrc/transport/loopback
     csrc/controller csrc/controller/messages csrc/controller/frozen csrc/algorithms
     csrc/algorithms/shm csrc/algorithms/device csrc/planner csrc/engine csrc/job csrc/lanes)
@@ -20,6 +21,11 @@ set(_kernels "${PROJECT_SOURCE_DIR}/csrc/kernels")
 mydist_sources(_loops "*.cc" csrc/kernels csrc/kernels/simd)
 set_source_files_properties(${_loops} PROPERTIES
   COMPILE_OPTIONS "$<$<CONFIG:Release>:${MYDIST_LOOPS_OPTIMIZED}>" SKIP_PRECOMPILE_HEADERS ON)
+# Codecs choose among their loops by themselves; see csrc/kernels/loop.h.
+mydist_sources(_codecs "*.cc" csrc/kernels/compress)
+set_source_files_properties(${_codecs} PROPERTIES
+  COMPILE_OPTIONS "-ffp-contract=off;-fno-math-errno;$<$<CONFIG:Release>:${MYDIST_LOOPS_OPTIMIZED}>"
+  SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 if(MYDIST_SANITIZE_FLAGS AND NOT MYDIST_SANITIZE_LOOPS)
   file(GLOB _simd "${_kernels}/simd/kernels_*.cc")
   set_property(SOURCE ${_simd} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=all)

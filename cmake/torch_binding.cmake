@@ -41,7 +41,7 @@ endfunction()
 set(MYDIST_TORCH_HEADERS <ATen/core/Tensor.h> <pybind11/pybind11.h> <torch/csrc/utils/pybind.h>)
 set(_python_sources ${MYDIST_TORCH_SOURCES})
 list(FILTER _python_sources INCLUDE REGEX
-  "/(adamw_update|bindings|collectives|error_translation|in_flight|lifecycle|gradient_reducer)\\.cc$")
+  "/(adamw_update|bindings|codecs|collectives|error_translation|in_flight|lifecycle|gradient_reducer)\\.cc$")
 set(_tensor_sources ${MYDIST_TORCH_SOURCES})
 list(REMOVE_ITEM _tensor_sources ${_python_sources})
 

@@ -3,7 +3,7 @@
 The kernels of csrc/kernels/simd are built several times with different flags. A function of theirs
 that the linker took for the rest of the library would crash elsewhere; and a fused multiply-add
 rounds once where the other builds round twice. So: no AVX instruction outside the namespaces
-mydist::simd::avx2 and mydist::simd::avx512 and the clones of loops that csrc/ps/rules/loop.h asks
+mydist::simd::avx2 and mydist::simd::avx512 and the clones of loops that csrc/kernels/loop.h asks
 for, and no fused multiply-add anywhere.
 
 Usage: check_instructions.py LIBRARY... Prints one line per violation; exit code 1 if there is any.

@@ -30,6 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "reduce_op"),
     ("job",),
     ("c10d",),
+    ("codecs",),
     ("collectives",),
     ("ps",),
     ("optim",),

@@ -28,6 +28,7 @@ void BindCollectives(pybind11::module_& module);
 void BindProcessSets(pybind11::module_& module);
 void BindGradientReducer(pybind11::module_& module);
 void BindAdamw(pybind11::module_& module);
+void BindCodecs(pybind11::module_& module);
 
 // DefineCollective: gives Python both forms of a collective. Used once per collective, at import.
 

@@ -352,5 +352,6 @@ PYBIND11_MODULE(_C, module) {
   mydist::BindProcessSets(module);
   mydist::BindGradientReducer(module);
   mydist::BindAdamw(module);
+  mydist::BindCodecs(module);
   mydist::OfferCachedMemory();
 }

@@ -174,6 +174,43 @@ def adamw_(
     epsilon: float,
     weight_decay: float,
 ) -> None: ...
+
+# A codec of the core, by the name and options of its row. Cuts are int64 of shape (n, 3): tensor,
+# first value, number of values. A state has `state_floats` for each value of its tensor.
+class GradientCodec:
+    def __init__(self, name: str, options: dict[str, float]) -> None: ...
+    @property
+    def block(self) -> int: ...
+    @property
+    def is_fixed(self) -> bool: ...
+    @property
+    def state_floats(self) -> int: ...
+    def max_bytes(self, count: int) -> int: ...  # Of a payload with its header.
+    # A payload for each cut, one behind the other in `out`; their bytes, and if all is finite.
+    def encode(
+        self,
+        values: list[torch.Tensor],
+        cuts: torch.Tensor,
+        states: list[torch.Tensor],
+        factors: list[float],
+        keys: list[int],
+        out: torch.Tensor,
+    ) -> tuple[list[int], bool]: ...
+    # Whether all that was encoded is finite. Raises MydistError for a corrupt payload.
+    def is_finite(self, payloads: torch.Tensor, counts: torch.Tensor) -> bool: ...
+    def decode_add(
+        self, payloads: torch.Tensor, cuts: torch.Tensor, scale: float, out: list[torch.Tensor]
+    ) -> None: ...
+    # Updates the states: these payloads, made with the same arguments, count.
+    def keep(
+        self,
+        values: list[torch.Tensor],
+        cuts: torch.Tensor,
+        states: list[torch.Tensor],
+        factors: list[float],
+        payloads: torch.Tensor,
+    ) -> None: ...
+
 def install_quit_handler() -> bool: ...  # Whether this call has done so.
 def note_quit_handler_on_top() -> None: ...
 def explain() -> list[tuple[str, str, str]]: ...  # Topic, choice, reason.

@@ -63,6 +63,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "strategy_state",
         "strategy_figures",
         "strategy_admm",
+        "codecs",
     ),
     # With two servers; once over shared memory, once over TCP.
     "servers": ("parameter_server", "served_strategies", "mixtures"),
@@ -109,6 +110,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "point_to_point",
         "joining",
         "strategies",
+        "codecs",
     ),
     # Several buckets, whatever is measured.
     "bucketed": ("optimizer_views",),

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ps/rules/loop.h"
+#include "kernels/loop.h"
 #include "ps/rules/options.h"
 #include "ps/rules/rows.h"
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/loop.h"
 #include "ps/rules/descend.h"
-#include "ps/rules/loop.h"
 #include "ps/rules/options.h"
 #include "ps/rules/rows.h"
 

@@ -1,6 +1,6 @@
 #include "ps/rules/descend.h"
 
-#include "ps/rules/loop.h"
+#include "kernels/loop.h"
 
 namespace mydist::ps {
 namespace {

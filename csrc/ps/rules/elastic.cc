@@ -1,4 +1,4 @@
-#include "ps/rules/loop.h"
+#include "kernels/loop.h"
 #include "ps/rules/options.h"
 #include "ps/rules/rows.h"
 

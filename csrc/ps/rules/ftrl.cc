@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ps/rules/loop.h"
+#include "kernels/loop.h"
 #include "ps/rules/options.h"
 #include "ps/rules/rows.h"
 

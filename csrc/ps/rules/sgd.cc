@@ -1,5 +1,5 @@
+#include "kernels/loop.h"
 #include "ps/rules/descend.h"
-#include "ps/rules/loop.h"
 #include "ps/rules/options.h"
 #include "ps/rules/rows.h"
 

@@ -7,10 +7,13 @@ built-in ones halve float32 traffic: `fp16` keeps 10 bits of mantissa and overfl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
+from ..codecs.codec import Codec
+from ..codecs.int8 import Int8
 from .arguments import check_tensor
 
 __all__ = ["Compression", "Compressor"]
@@ -88,15 +91,21 @@ class BF16Compressor(CastCompressor):
 
 
 class Compression:
-    """The built-in compressors: `Compression.none`, `Compression.fp16`, `Compression.bf16`."""
+    """The built-in compressors `none`, `fp16` and `bf16`, and codecs such as `int8(block=256)`.
+
+    Compressors cast, so that any collective can take them. Codecs encode the gradients of an
+    optimizer, or what its strategy sends; see docs/compression.md.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = Int8
 
 
-# What calls take as `compression`.
+# What collectives take as `compression`, and what optimizers take.
 CompressorLike = type[Compressor] | Compressor
+CompressionLike = CompressorLike | Codec | Mapping[str, CompressorLike | Codec]
 
 # kMostCastElements of csrc/torch/reduction_check.h: the buffer into which the core casts stays.
 _MOST_CAST_ELEMENTS = 1 << 24

@@ -228,6 +228,7 @@ class DistributedSteps(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step() asks for this right before it reads and unscales the gradients.
+        self._distribution.units.note_scaler(sys._getframe(1).f_locals.get("self"))
         self._before_unscaling()
         return self._may_scale and bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
@@ -239,7 +240,9 @@ class DistributedSteps(torch.optim.Optimizer):
     def param_groups(self) -> list[dict[str, Any]]:
         """As of every torch optimizer."""
         # GradScaler.unscale_() asks for nothing else before it writes into the gradients.
-        if sys._getframe(1).f_code.co_name == "_unscale_grads_":
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "_unscale_grads_":
+            self._distribution.units.note_scaler(caller.f_locals.get("self"))
             return self._groups_to_unscale()
         groups: list[dict[str, Any]] = self.__dict__["param_groups"]
         return groups

@@ -12,8 +12,11 @@ from typing import Any
 import torch
 
 from .consistency import ConsistencyCheck
+from .encoding.path import CodecPath
+from .encoding.units import StepUnits
 from .gradient_names import GradientNames
-from .gradient_path import GradientPath, densify, spread_overflow
+from .gradient_path import GradientPath, spread_overflow
+from .hooked_path import densify
 from .name_patterns import by_pattern, checked_match, first_match
 from .strategies.job import StrategyJob
 from .strategies.run import StrategyRun, warn_of_another
@@ -83,6 +86,7 @@ class Distribution:
     shares: Mapping[str, Share]  # By pattern; "*" if there is one strategy.
     names: GradientNames
     consistency: ConsistencyCheck
+    units: StepUnits = field(default_factory=StepUnits)
     densifies: bool = False  # Sparse gradients become dense.
     synchronized: bool = False  # The gradients are reduced and step() has not followed yet.
     explicit: bool = False  # … by a call of synchronize(), so step() wants skip_synchronize().
@@ -208,6 +212,26 @@ class Distribution:
     def served(self) -> list[torch.Tensor]:
         """The parameters that the wrapped optimizer leaves to a strategy in the next step."""
         return [parameter for share in self._served for parameter in share.parameters]
+
+    def codec_states(self) -> dict[str, Any]:
+        """What codecs keep on this rank, by the pattern of the share."""
+        return {pattern: part.state_dict() for pattern, part in self._with_codecs()}
+
+    def load_codec_states(self, states: Mapping[str, Any] | None) -> bool:
+        """Takes what `codec_states` gave, or drops all. Returns whether anything is lost."""
+        kept = self._with_codecs()
+        if states is None:
+            lost = [part.drop_state() for _, part in kept]
+            return any(lost)
+        for pattern, part in kept:
+            if pattern in states:
+                part.load_state_dict(states[pattern])
+        return False
+
+    def _with_codecs(self) -> list[tuple[str, CodecPath]]:
+        return [
+            (p, share.path) for p, share in self.shares.items() if isinstance(share.path, CodecPath)
+        ]
 
     def agree_on_overflow(self) -> None:
         """Where gradients of some shares stay local, ranks would skip different steps. Blocking.

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from .. import _C
 from ..ps import job_servers
-from .gradient_path import live_reducers
+from .encoding.path import live_paths
+from .gradient_path import live_reducers, unused_codecs
 from .sharded.slices import live_slices
 from .strategies.run import live_runs
 
@@ -51,6 +52,14 @@ def explain() -> Explanation:
     for number, reducer in enumerate(laid_out):
         topic = "buckets" if number == 0 else f"buckets {number + 1}"
         facts[topic] = _buckets(reducer)
+    encoded = sorted(path.describe() for path in live_paths if path.has_begun)
+    unused = sorted(
+        (f"{codecs} is not used", "all ranks are on one host; force=True encodes there, too")
+        for codecs in unused_codecs.values()
+    )
+    for number, (choice, reason) in enumerate(encoded + unused):
+        topic = "compression" if number == 0 else f"compression {number + 1}"
+        facts[topic] = Fact(choice, reason)
     strategies = sorted((run.choice(), run.reason()) for run in live_runs)
     for number, (choice, reason) in enumerate(strategies):
         topic = "communication" if number == 0 else f"communication {number + 1}"

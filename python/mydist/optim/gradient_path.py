@@ -1,7 +1,7 @@
 """The gradient path: what stands between a ready gradient and the engine.
 
-It is the C++ reducer of the extension, as a rule. Two classes here have the methods that an
-optimizer calls of it, which _C.pyi describes: one for compressors that the extension does not know,
+It is the C++ reducer of the extension, as a rule. Others have the methods that an optimizer calls
+of it, which _C.pyi describes: one for compressors that the extension does not know, one for codecs,
 and one that does nothing for a single rank. All calls come from the thread that runs the training.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -18,7 +18,12 @@ from .. import _C
 from ..collectives import allreduce_async, grouped_allreduce_async, synchronize
 from ..collectives.compression import Compression, Compressor, core_number
 from ..job.process_set import ProcessSet
-from ..reduce_op import ReduceOp
+from ..reduce_op import Average, ReduceOp
+from .encoding import choice
+from .encoding.path import CodecPath, CodecSettings
+from .encoding.places import Places
+from .encoding.residuals import Units
+from .hooked_path import Gradient, HookedPath, densify
 
 # Those that mydist.explain() tells about.
 live_reducers: weakref.WeakSet[_C.GradientReducer] = weakref.WeakSet()
@@ -31,11 +36,22 @@ class ReductionOptions:
     op: ReduceOp
     prescale_factor: float
     postscale_factor: float
-    compression: type[Compressor] | Compressor
+    compression: Any  # A Compressor, a Codec, or a mapping of them by pattern.
     backward_passes_per_step: int
     process_set: ProcessSet
     sparse_as_dense: bool = False
     gradient_as_buffer_view: bool = True
+    # Learning rate and loss scale of a parameter.
+    units_of: Callable[[torch.Tensor], Units] = lambda _: (None, None)
+
+    def of_collectives(self) -> dict[str, Any]:
+        """As arguments of allreduce."""
+        return {
+            "op": self.op,
+            "prescale_factor": self.prescale_factor,
+            "postscale_factor": self.postscale_factor,
+            "process_set": self.process_set,
+        }
 
 
 class SoloPath:
@@ -71,12 +87,6 @@ class SoloPath:
     def remove(self) -> None: ...
 
 
-def densify(parameter: torch.Tensor) -> None:
-    """Replaces a sparse gradient by its dense form."""
-    if parameter.grad is not None and parameter.grad.is_sparse:
-        parameter.grad = parameter.grad.to_dense()
-
-
 def spread_overflow(gradients: Sequence[torch.Tensor], agree: Callable[[bool], bool]) -> bool:
     """Makes the gradients infinite when only those of another rank are not finite.
 
@@ -92,65 +102,34 @@ def spread_overflow(gradients: Sequence[torch.Tensor], agree: Callable[[bool], b
     return has_overflow
 
 
-def _own_version(gradient: torch.Tensor) -> int | None:
-    """Its version, unless it is a view of a larger tensor; see HasMemoryOfItsOwn in C++."""
-    shares = gradient.untyped_storage().nbytes() > gradient.nbytes
-    return None if shares else gradient._version
-
-
-@dataclass(eq=False)
-class _Gradient:
-    parameter: torch.Tensor
-    name: str
-    group: str
-    passes: int = 0
-    ready: bool = False  # Passed on in this step, perhaps waiting for its group.
-    reduced: torch.Tensor | None = None  # The `.grad` that was passed on, and its version then.
-    version: int | None = None  # None: it shares its version with others, so that says nothing.
-    context: Any = None
-    hook: Any = None
-    written: torch.cuda.Event | None = None  # Behind it, on a GPU, `reduced` is there.
-
-
 @dataclass(eq=False)
 class _Flight:
     handle: int
-    gradients: list[_Gradient] = field(default_factory=list)
+    gradients: list[Gradient] = field(default_factory=list)
 
 
-class CompressorPath:
-    """In Python, for a user's own compressor."""
-
-    _in_flight: ClassVar[set[int]] = set()  # id() of the parameters, over all paths.
+class CompressorPath(HookedPath):
+    """For a user's own compressor."""
 
     def __init__(self, options: ReductionOptions) -> None:
+        super().__init__(options.backward_passes_per_step, options.sparse_as_dense)
         self._options = options
-        self._passes = options.backward_passes_per_step
-        self._enabled = True
-        self._touched = False
-        self._gradients: list[_Gradient] = []
-        self._group_sizes: dict[str, int] = {}
-        self._waiting: dict[str, list[_Gradient]] = {}  # By group, until it is whole.
         self._flights: list[_Flight] = []
 
-    def add_parameter(
-        self, parameter: torch.Tensor, name: str, group: str, group_size: int
-    ) -> None:
-        gradient = _Gradient(parameter, name, group)
-        frozen = not parameter.requires_grad  # torch hooks only what is not, but it may change.
-        parameter.requires_grad_(True)
-        register: Any = parameter.register_post_accumulate_grad_hook
-        gradient.hook = register(self._hook_for(gradient))
-        parameter.requires_grad_(not frozen)
-        self._gradients.append(gradient)
-        if group:
-            self._group_sizes[group] = group_size
+    def _start(self, gradients: list[Gradient]) -> None:
+        compression = self._options.compression
+        compressed = []
+        for gradient in gradients:
+            tensor, gradient.context = compression.compress(gradient.order_behind())
+            compressed.append(tensor)
+        options = self._options.of_collectives()
+        if gradients[0].group:
+            handle = grouped_allreduce_async(compressed, name=gradients[0].group, **options)
+        else:
+            handle = allreduce_async(compressed[0], name=gradients[0].name, **options)
+        self._flights.append(_Flight(handle, gradients))
 
-    def synchronize(self) -> None:
-        for gradient in self._gradients:
-            # A group must be complete, so its frozen members take part with zeros.
-            if not gradient.ready and (gradient.parameter.requires_grad or gradient.group):
-                self._pass_on(gradient)
+    def _finish(self) -> None:
         flights, self._flights = self._flights, []
         first_error: Exception | None = None
         for flight in flights:
@@ -161,124 +140,19 @@ class CompressorPath:
                     self._write_back(gradient, result)
             except Exception as error:  # every handle has to be consumed before one is raised
                 first_error = first_error or error
-        self.reset()
-        self._touched = False
-        for gradient in self._gradients:
-            self._land(gradient)
         if first_error is not None:
             raise first_error
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        self._passes = passes
-
-    def set_enabled(self, enabled: bool) -> None:
-        self._enabled = enabled
-
-    def pending(self) -> list[str]:
-        return [gradient.name for gradient in self._gradients if gradient.ready]
-
-    def reset(self) -> None:
-        for gradient in self._gradients:
-            gradient.passes = 0
-
-    def touched(self) -> bool:
-        return self._touched
-
-    def remove(self) -> None:
-        for gradient in self._gradients:
-            gradient.hook.remove()
-            self._land(gradient)
-        self._gradients.clear()
-
-    def _land(self, gradient: _Gradient) -> None:
-        if gradient.ready:
-            self._in_flight.discard(id(gradient.parameter))
-        gradient.ready, gradient.reduced, gradient.written = False, None, None
-
-    def _hook_for(self, gradient: _Gradient) -> Callable[[torch.Tensor], None]:
-        def hook(_: torch.Tensor) -> None:
-            self._touched = True
-            if gradient.ready:
-                raise ValueError(
-                    f"Gradient of '{gradient.name}' was computed more than "
-                    f"backward_passes_per_step ({self._passes}) times since the last step; call "
-                    "step() in between, or raise it with set_backward_passes_per_step()"
-                )
-            if self._enabled:
-                gradient.passes += 1
-                if gradient.passes >= self._passes:
-                    self._pass_on(gradient)
-
-        return hook
-
-    def _pass_on(self, gradient: _Gradient) -> None:
-        """Enqueues the gradient, or holds it until its group is whole."""
-        parameter = gradient.parameter
-        if id(parameter) in self._in_flight:
-            raise ValueError(
-                f"Gradient of '{gradient.name}' is already being reduced by another "
-                "DistributedOptimizer that has the same parameter. Delete the one that is no "
-                "longer used, or wrap one optimizer with all parameter groups."
-            )
-        if self._options.sparse_as_dense:
-            densify(parameter)
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.is_sparse:
-            raise ValueError(
-                f"gradient of '{gradient.name}' is sparse, expected a dense one for a compressor "
-                "written in Python; create the layer with sparse=False, use Compression.none, "
-                ".fp16 or .bf16, or pass sparse_as_dense=True to DistributedOptimizer"
-            )
-        gradient.ready = True
-        self._in_flight.add(id(parameter))
-        gradient.reduced, gradient.version = parameter.grad, _own_version(parameter.grad)
-        if parameter.grad.is_cuda:
-            gradient.written = torch.cuda.current_stream(parameter.device).record_event()
-        if not gradient.group:
-            self._enqueue([gradient])
-            return
-        members = self._waiting.setdefault(gradient.group, [])
-        members.append(gradient)
-        if len(members) == self._group_sizes[gradient.group]:
-            # Backward may finish in another order elsewhere; the order of registration is the same.
-            self._enqueue(sorted(self._waiting.pop(gradient.group), key=self._gradients.index))
-
-    def _enqueue(self, gradients: list[_Gradient]) -> None:
-        compressed = []
-        for gradient in gradients:
-            assert gradient.reduced is not None
-            if gradient.written is not None:
-                # The hooks of a group may have run on other streams than the last of them.
-                stream = torch.cuda.current_stream(gradient.reduced.device)
-                stream.wait_event(gradient.written)
-                gradient.reduced.record_stream(stream)
-            tensor, gradient.context = self._options.compression.compress(gradient.reduced.detach())
-            compressed.append(tensor)
-        options: dict[str, Any] = {
-            "op": self._options.op,
-            "prescale_factor": self._options.prescale_factor,
-            "postscale_factor": self._options.postscale_factor,
-            "process_set": self._options.process_set,
-        }
-        if gradients[0].group:
-            handle = grouped_allreduce_async(compressed, name=gradients[0].group, **options)
-        else:
-            handle = allreduce_async(compressed[0], name=gradients[0].name, **options)
-        self._flights.append(_Flight(handle, gradients))
-
-    def _write_back(self, gradient: _Gradient, result: torch.Tensor) -> None:
-        grad = gradient.parameter.grad
-        if grad is not gradient.reduced or grad is None or _own_version(grad) != gradient.version:
-            raise ValueError(
-                f"Gradient of '{gradient.name}' was changed or replaced between backward() and "
-                "step(); call synchronize() first and step() inside skip_synchronize()"
-            )
+    def _write_back(self, gradient: Gradient, result: torch.Tensor) -> None:
+        grad = gradient.expect_unchanged()
         with torch.no_grad():
             grad.copy_(self._options.compression.decompress(result, gradient.context))
 
 
-GradientPath = _C.GradientReducer | CompressorPath | SoloPath
+GradientPath = _C.GradientReducer | CodecPath | CompressorPath | SoloPath
+
+# Codecs that are given and not used, which mydist.explain() tells about, by path.
+unused_codecs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def make_gradient_path(
@@ -287,6 +161,35 @@ def make_gradient_path(
     """The path for this process set and compression. ValueError before mydist.init()."""
     if options.process_set.size() == 1:
         return SoloPath(options)
+    choices = choice.by_pattern(options.compression)
+    places = choice.places_of(options.process_set)
+    if choice.is_encoded(choices, places):
+        return _codec_path(options, choices, places)
+    used = set(choice.without_codecs(choices).values())
+    if len(used) > 1:  # Compressors for parts of the model.
+        return _codec_path(options, choices, places)
+    (compression,) = used
+    path = _path_without_codecs(replace(options, compression=compression), parameters)
+    if codecs := choice.text(choices):
+        unused_codecs[path] = codecs
+    return path
+
+
+def _codec_path(options: ReductionOptions, choices: choice.ByPattern, places: Places) -> CodecPath:
+    scale = options.prescale_factor * options.postscale_factor
+    settings = CodecSettings(
+        choices,
+        places,
+        options.of_collectives(),
+        scale / places.size if options.op == Average else scale,
+        options.units_of,
+    )
+    return CodecPath(settings, options.backward_passes_per_step, options.sparse_as_dense)
+
+
+def _path_without_codecs(
+    options: ReductionOptions, parameters: Sequence[torch.Tensor]
+) -> _C.GradientReducer | CompressorPath:
     native = core_number(options.compression)
     if native is None:
         return CompressorPath(options)

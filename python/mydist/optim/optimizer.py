@@ -13,20 +13,23 @@ from typing import Any
 import torch
 
 from ..collectives.arguments import check_process_set
-from ..collectives.compression import Compression, Compressor
+from ..collectives.compression import Compression, CompressionLike
 from ..job.process_set import ProcessSet, global_process_set
 from ..reduce_op import Average, ReduceOp
 from .adasum_steps import AdasumPath, AdasumSteps
 from .consistency import ConsistencyCheck, check_interval
 from .distributed_steps import DistributedSteps
 from .distribution import Distribution, description, make_shares
+from .encoding import choice
+from .encoding.steps import CodecSteps, CodecStrategySteps
+from .encoding.units import StepUnits
 from .gradient_names import GradientNames, parameter_groups
 from .gradient_path import GradientPath, ReductionOptions, SoloPath, make_gradient_path
 from .optimizer_arguments import (
     check_backward_passes,
-    check_compression,
     check_optimizer,
     checked_buffers,
+    checked_compression,
     checked_op,
     checked_predivide,
     checked_strategies,
@@ -46,7 +49,7 @@ __all__ = ["DistributedOptimizer"]
 def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.torch use
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: type[Compressor] | Compressor = Compression.none,
+    compression: CompressionLike = Compression.none,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -69,7 +72,8 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         optimizer: any torch optimizer but LBFGS.
         named_parameters: `model.named_parameters()`; names appear in messages and must be equal on
             all ranks. Default: the names the optimizer was made with, else "param_group.i.j".
-        compression: how gradients travel, see `Compression`.
+        compression: how gradients travel: `Compression.fp16`, a codec such as `Compression.int8()`,
+            or a dict of them by pattern as for `communication`; see docs/compression.md.
         backward_passes_per_step: gradients of this many backward passes are accumulated (summed,
             as torch does) before they are reduced once.
         op: how gradients of the ranks are combined. With Adasum (arXiv:2006.02924) every rank takes
@@ -83,10 +87,10 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
         gradient_as_buffer_view: `.grad` is a view of memory in which gradients lie side by side and
             are reduced without a copy; see docs/optimizer.md. False: the same bits, copied.
         num_groups: older name of `groups`, deprecated.
-        communication: when the ranks communicate and what they average, see docs/strategies.md;
-            SynchronousGradients() by default. A dict `{"emb.*": md.LocalSGD(8), "*": …}` has a
-            strategy for each part of the model: the first shell pattern that matches a name takes
-            it. All but the default need op=Average, without groups or gradient_predivide_factor.
+        communication: when the ranks average what, see docs/strategies.md; the default is
+            SynchronousGradients(). A dict `{"emb.*": md.LocalSGD(8), "*": …}` has a strategy for
+            each part of the model: the first shell pattern that matches a name takes it. All but
+            the default need op=Average, without groups or gradient_predivide_factor.
         named_buffers: `model.named_buffers()`, such as running statistics of BatchNorm, for
             strategies to average. SynchronousGradients averages them in `finish()` only.
 
@@ -101,29 +105,28 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     """
     strategies = checked_strategies(communication)
     check_optimizer(optimizer)
-    options = _checked_options(
-        op, gradient_predivide_factor, compression, backward_passes_per_step, process_set
-    )
+    options = _checked_options(op, gradient_predivide_factor, backward_passes_per_step, process_set)
     options.sparse_as_dense = bool(sparse_as_dense)
     options.gradient_as_buffer_view = bool(gradient_as_buffer_view)
     check_process_set("DistributedOptimizer", process_set)
     names = GradientNames(optimizer, named_parameters)
+    every = [name for _, name in names.of(optimizer)]
+    options.compression = checked_compression(compression, every, options.op, strategies)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))
     refuse_for_strategies(strategies, options.op, members, gradient_predivide_factor)
     return _wrap(optimizer, options, names, members, strategies, checked_buffers(named_buffers))
 
 
 def _checked_options(
-    op: ReduceOp, predivide: float, compression: Any, passes: int, process_set: ProcessSet
+    op: ReduceOp, predivide: float, passes: int, process_set: ProcessSet
 ) -> ReductionOptions:
     check_backward_passes(passes)
-    check_compression(compression)
     reduce_op = checked_op(op)
     return ReductionOptions(
         op=reduce_op,
         prescale_factor=1.0 / checked_predivide(predivide, reduce_op),
         postscale_factor=predivide,
-        compression=compression,
+        compression=Compression.none,
         backward_passes_per_step=passes,
         process_set=process_set,
     )
@@ -139,9 +142,14 @@ def _wrap(
 ) -> torch.optim.Optimizer:
     """Chooses the paths of the gradients, and the methods that go with them."""
     is_adasum = options.op == ReduceOp.ADASUM
+    codecs = choice.text(choice.by_pattern(options.compression))
+    is_mapping = isinstance(options.compression, Mapping)  # So no strategy sends anything.
+    units = StepUnits()
+    options.units_of = units
 
     def job_of(buffers: list[torch.Tensor], first: str) -> NetworkJob:
-        return NetworkJob(buffers, options.process_set, options.compression, first)
+        compression = Compression.none if is_mapping else options.compression
+        return NetworkJob(buffers, options.process_set, compression, first)
 
     def path_of(run: StrategyRun, parameters: list[torch.Tensor]) -> GradientPath:
         if is_adasum:
@@ -149,8 +157,14 @@ def _wrap(
         return SoloPath(options) if run.is_local else make_gradient_path(options, parameters)
 
     shares = make_shares(strategies, list(names.of(optimizer)), buffers, job_of, path_of)
-    consistency = ConsistencyCheck(check_interval(), options.process_set, description(shares))
+    compared = description(shares) + (f", compression={codecs}" if codecs else "")
+    consistency = ConsistencyCheck(check_interval(), options.process_set, compared)
     is_plain = all(isinstance(s, SynchronousGradients) for s in strategies.values())
-    steps = AdasumSteps if is_adasum else DistributedSteps if is_plain else StrategySteps
-    distribution = Distribution(shares, names, consistency, options.sparse_as_dense)
+    steps: type[DistributedSteps] = AdasumSteps if is_adasum else DistributedSteps
+    if not is_adasum:
+        plain, other = (
+            (CodecSteps, CodecStrategySteps) if codecs else (DistributedSteps, StrategySteps)
+        )
+        steps = plain if is_plain else other
+    distribution = Distribution(shares, names, consistency, units, options.sparse_as_dense)
     return wrap(optimizer, steps, distribution, members)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ..codecs.codec import Codec
 from ..job.error_text import wrong_type
-from ..reduce_op import Average, ReduceOp
+from ..reduce_op import Average, ReduceOp, Sum
 from .gradient_names import is_named
+from .name_patterns import by_pattern
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SynchronousGradients
 
@@ -48,16 +50,61 @@ def check_closure(closure: Any) -> None:
         raise wrong_type("step: closure", closure, "a function that recomputes the loss, or None")
 
 
-def check_compression(compression: Any) -> None:
-    """Raises ValueError for what does not compress."""
+def check_compression(compression: Any, names: Sequence[str] | None = None) -> None:
+    """Raises ValueError for what does not compress.
+
+    Args:
+        names: of the parameters, where a codec or a dict of patterns may stand.
+    """
+    if names is not None and isinstance(compression, Mapping):
+        for choice in compression.values():
+            check_compression(choice, names)
+        by_pattern("DistributedOptimizer: compression", compression, names)
+        return
+    if names is not None and isinstance(compression, Codec):
+        return
+    expected = "Compression.none, .fp16, .bf16"
+    if isinstance(compression, Codec):
+        raise ValueError(
+            f"compression is {compression}, expected {expected} or a Compressor; codecs are for "
+            "DistributedOptimizer"
+        )
+    if names is not None and isinstance(compression, type) and issubclass(compression, Codec):
+        name = f"Compression.{compression.name}"
+        raise ValueError(f"compression is the class {name}, expected an object; write {name}(…)")
     if not (
         callable(getattr(compression, "compress", None))
         and callable(getattr(compression, "decompress", None))
     ):
+        codecs = "" if names is None else ", a codec such as Compression.int8()"
         raise ValueError(
-            f"compression is {compression!r}, expected Compression.none, .fp16, .bf16 or a "
+            f"compression is {compression!r}, expected {expected}{codecs} or a "
             "Compressor with compress and decompress"
         )
+
+
+def checked_compression(
+    compression: Any, names: Sequence[str], op: ReduceOp, strategies: Mapping[str, Strategy]
+) -> Any:
+    """The argument. Raises ValueError for what does not compress the gradients of these names.
+
+    Codecs do not work with every operation, nor a dict with every strategy.
+    """
+    check_compression(compression, names)
+    if isinstance(compression, Mapping) and not all(
+        isinstance(strategy, SynchronousGradients) for strategy in strategies.values()
+    ):
+        raise ValueError(
+            "DistributedOptimizer: compression is a dict, expected one codec or Compressor with "
+            "communication=; a strategy sends parts of several parameters together"
+        )
+    choices = compression.values() if isinstance(compression, Mapping) else [compression]
+    for choice in choices:
+        if isinstance(choice, Codec) and op not in (Average, Sum):
+            raise ValueError(
+                f"DistributedOptimizer: compression={choice} needs op=Average or Sum, got op={op}"
+            )
+    return compression
 
 
 def checked_op(op: Any) -> ReduceOp:

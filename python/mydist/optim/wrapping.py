@@ -35,6 +35,7 @@ def wrap(
     wrapped.__dict__ = optimizer.__dict__
     for run in distribution.runs:
         run.job.attach(wrapped)
+    distribution.units.attach(wrapped)
     wrapped._distribution = distribution  # type: ignore[attr-defined]
     _redirect_step(wrapped)
     pass_on_warmup(wrapped)

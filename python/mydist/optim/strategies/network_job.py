@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 
 from ... import _C
+from ...codecs.codec import Codec
 from ...collectives import allgather, allreduce, grouped_allreduce_async_
-from ...collectives.compression import CompressorLike
+from ...collectives.compression import Compression, CompressorLike
 from ...collectives.handles import synchronize_all
 from ...collectives.objects import broadcast_object
 from ...job.process_set import ProcessSet
@@ -19,6 +20,7 @@ from ...ps.consistency import Consistency
 from ...ps.rules import Rule
 from ...ps.table import Table
 from ...reduce_op import Sum
+from ..encoding.encoded_sum import EncodedSum
 from ..state import broadcast_all, broadcast_state_of
 from .job import Await, StrategyJob
 from .part import Tensors
@@ -34,13 +36,16 @@ class NetworkJob(StrategyJob):
         self,
         buffers: Sequence[torch.Tensor],
         process_set: ProcessSet,
-        compression: CompressorLike,
+        compression: CompressorLike | Codec,
         name: str,
     ) -> None:
         super().__init__(buffers)
         self.rank, self.size = process_set.rank(), process_set.size()
         self._process_set = process_set
-        self._compression = compression
+        self._codec = (
+            EncodedSum(compression, process_set) if isinstance(compression, Codec) else None
+        )
+        self._compressor = Compression.none if isinstance(compression, Codec) else compression
         self._first = name
         self._tables = 0
 
@@ -67,14 +72,15 @@ class NetworkJob(StrategyJob):
     def _start_sum(self, tensors: Tensors, exact: Tensors, label: str) -> Await:
         _C.begin_round(self._name, f"round {self.rounds + 1}: {label}")
         handles = []
-        if tensors:
+        encoded, plain = self._divided(tensors)
+        if plain:
             handles.append(
                 grouped_allreduce_async_(
-                    tensors,
+                    plain,
                     name=f"{self._name}.{label}",
                     op=Sum,
                     process_set=self._process_set,
-                    compression=self._compression,
+                    compression=self._compressor,
                 )
             )
         for device in sorted({str(tensor.device) for tensor in exact}):
@@ -84,11 +90,25 @@ class NetworkJob(StrategyJob):
                 grouped_allreduce_async_(members, name=name, op=Sum, process_set=self._process_set)
             )
 
+        await_encoded = None
+        if self._codec is not None and encoded:
+            await_encoded = self._codec.start(encoded, f"{self._name}.{label}")
+
         def wait() -> None:
             synchronize_all(handles)
+            if await_encoded is not None:
+                await_encoded()
             _C.end_round(self._name)
 
         return wait
+
+    def _divided(self, tensors: Tensors) -> tuple[Tensors, Tensors]:
+        """Those that a codec encodes, and the others."""
+        codec = self._codec
+        if codec is None:
+            return [], tensors
+        encoded = [tensor for tensor in tensors if codec.takes(tensor)]
+        return encoded, [tensor for tensor in tensors if not codec.takes(tensor)]
 
     def _total(self, number: float, label: str) -> float:
         own = torch.tensor([number], dtype=torch.float64, device="cpu")

@@ -1,0 +1,1 @@
+"""Codecs: gradients as fewer bytes. `mydist.Compression` has them all; docs/compression.md."""

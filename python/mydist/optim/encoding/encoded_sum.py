@@ -1,0 +1,85 @@
+"""EncodedSum: adds up what a strategy sends, with a codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...codecs.codec import Codec
+from ...collectives import synchronize
+from ...job.process_set import ProcessSet
+from .choice import places_of
+from .counters import count, timed
+from .exchange import Arrived, BucketPlan, Exchange
+from .exchanges import EXCHANGES
+from .path import LEAST_VALUES
+from .places import Places
+from .residuals import Residuals
+
+
+class EncodedSum:
+    """The sums of one job of a strategy. All calls come from the thread that trains."""
+
+    def __init__(self, codec: Codec, process_set: ProcessSet) -> None:
+        self._codec = codec
+        self._process_set = process_set
+        places = places_of(process_set)
+        self._places = Places.apart(places.size, places.rank) if codec.force else places
+        self._residuals = Residuals(lambda _: (None, None))
+        self._exchanges: dict[Any, Exchange] = {}  # By name and shapes of what is summed.
+        self._rounds = 0
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether this tensor is encoded; others travel as they are."""
+        return (
+            not self._places.is_one_host
+            and tensor.dtype == torch.float32
+            and tensor.device.type == "cpu"
+            and tensor.is_contiguous()
+            and tensor.numel() >= LEAST_VALUES
+            and self._codec.takes(tuple(tensor.shape))
+        )
+
+    def start(self, tensors: Sequence[torch.Tensor], name: str) -> Callable[[], None]:
+        """Starts to add up tensors that it takes, in place. The function waits for the sums."""
+        key = name, tuple(tuple(tensor.shape) for tensor in tensors)
+        exchange = self._exchanges.get(key)
+        if exchange is None:
+            plan = BucketPlan(
+                name=f"codec.{name}",
+                names=[f"{name}.{index}" for index in range(len(tensors))],
+                shapes=key[1],
+                codec=self._codec,
+                places=self._places,
+                process_set=self._process_set,
+                residuals=self._residuals,
+                scale=1.0,
+            )
+            exchange = self._exchanges[key] = EXCHANGES[self._codec.way](plan)
+        stages = exchange.run([tensor.detach().view(-1) for tensor in tensors], self._rounds)
+        self._rounds += 1
+        with timed():
+            handle = next(stages)
+
+        def wait() -> None:
+            arrived = _end_of(stages, handle)
+            with timed():
+                if arrived.is_finite:
+                    arrived.keep()
+                arrived.write()
+            count(exchange.raw_bytes(), arrived.wire_bytes)
+
+        return wait
+
+
+def _end_of(stages: Any, handle: int) -> Arrived:
+    while True:
+        result = synchronize(handle)
+        try:
+            with timed():
+                handle = stages.send(result)
+        except StopIteration as end:
+            arrived: Arrived = end.value
+            return arrived

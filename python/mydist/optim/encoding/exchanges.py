@@ -1,0 +1,10 @@
+"""The ways in which payloads travel, by the name that a codec has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .exchange import BucketPlan, Exchange
+from .two_phase import TwoPhase
+
+EXCHANGES: dict[str, Callable[[BucketPlan], Exchange]] = {"slices": TwoPhase}

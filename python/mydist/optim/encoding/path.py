@@ -1,0 +1,332 @@
+"""CodecPath: the gradient path of an optimizer whose gradients travel encoded."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...codecs.codec import Codec
+from ...collectives import allreduce_async, synchronize
+from ...collectives.compression import Compression, CompressorLike
+from ...job.process_set import ProcessSet
+from ..hooked_path import Gradient, HookedPath
+from ..name_patterns import checked_match
+from .choice import ByPattern
+from .counters import count, timed
+from .exchange import Arrived, BucketPlan, Exchange, Stages
+from .exchanges import EXCHANGES
+from .places import Places
+from .residuals import Residuals, Units
+
+# Smaller gradients travel as they are: encoding would save less than a message costs.
+LEAST_VALUES = 4096
+BUCKET_BYTES = 16 << 20  # Of gradients; larger ones are buckets of their own.
+
+# Those that mydist.explain() tells about.
+live_paths: weakref.WeakSet[CodecPath] = weakref.WeakSet()
+
+
+@dataclass(eq=False)
+class _Bucket:
+    plan: BucketPlan
+    exchange: Exchange
+    gradients: list[Gradient]
+    ready: int = 0
+    values: list[torch.Tensor] = field(default_factory=list)
+    stages: Stages | None = None
+    handle: int = -1
+    arrived: Arrived | None = None
+
+
+@dataclass(eq=False)
+class _Raw:
+    """One that travels as it is, or cast."""
+
+    gradient: Gradient
+    handle: int
+
+
+@dataclass(frozen=True)
+class CodecSettings:
+    """What a path with codecs has to know.
+
+    Attributes:
+        by_pattern: see choice.by_pattern.
+        places: the ranks and their hosts.
+        collectives: op, factors and process set, as arguments of allreduce.
+        scale: what the sum over the ranks is multiplied by.
+        units_of: learning rate and loss scale of a parameter.
+    """
+
+    by_pattern: ByPattern
+    places: Places
+    collectives: Mapping[str, Any]
+    scale: float
+    units_of: Callable[[torch.Tensor], Units]
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks."""
+        process_set: ProcessSet = self.collectives["process_set"]
+        return process_set
+
+
+class CodecPath(HookedPath):
+    """Gradients travel in buckets, each with one codec; small ones travel as they are.
+
+    The first part of an exchange starts in backward, the others when the step waits. They start in
+    the same order on all ranks.
+    """
+
+    _takes_sparse = True
+
+    def __init__(self, settings: CodecSettings, passes: int, sparse_as_dense: bool) -> None:
+        super().__init__(passes, sparse_as_dense)
+        self._settings = settings
+        self._step = 0  # Those that counted.
+        self._by_name: dict[str, Gradient] = {}
+        self.residuals = Residuals(lambda name: settings.units_of(self._by_name[name].parameter))
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[int, _Bucket] = {}  # By id() of the gradient.
+        self._planned: set[int] = set()
+        self._raw: list[_Raw] = []
+        self._unplanned: list[Gradient] = []  # Ready, in the first step that has them.
+        self._sent_raw: dict[str, str] = {}  # By name, why.
+        live_paths.add(self)
+
+    def add_parameter(
+        self, parameter: torch.Tensor, name: str, group: str, group_size: int
+    ) -> None:
+        super().add_parameter(parameter, name, group, group_size)
+        self._by_name[name] = self._gradients[-1]
+
+    def _start(self, gradients: list[Gradient]) -> None:
+        for gradient in gradients:
+            if id(gradient) not in self._planned:
+                self._unplanned.append(gradient)
+            elif id(gradient) in self._bucket_of:
+                self._bucket_of[id(gradient)].ready += 1
+                self._start_complete()
+            else:
+                self._start_raw(gradient)
+
+    def _start_complete(self) -> None:
+        """Starts the exchanges of whole buckets. Their order is the same on all ranks."""
+        for bucket in self._buckets:
+            if bucket.stages is None:
+                if bucket.ready < len(bucket.gradients):
+                    return
+                self._start_bucket(bucket)
+
+    def _start_bucket(self, bucket: _Bucket) -> None:
+        bucket.values = [_flat_values(gradient) for gradient in bucket.gradients]
+        bucket.stages = bucket.exchange.run(bucket.values, self._step)
+        with timed():
+            bucket.handle = next(bucket.stages)
+
+    def _start_raw(self, gradient: Gradient) -> None:
+        compression = self._compression_of(gradient)
+        handle = allreduce_async(
+            gradient.order_behind(),
+            name=gradient.name,
+            compression=Compression.none if isinstance(compression, Codec) else compression,
+            **self._settings.collectives,
+        )
+        self._raw.append(_Raw(gradient, handle))
+
+    def _finish(self) -> None:
+        self._plan_new()
+        for bucket in self._buckets:
+            if bucket.stages is None:
+                self._start_bucket(bucket)
+        raw, self._raw = self._raw, []
+        try:
+            results = self._wait_for_all(raw)
+            self._take(raw, results)
+        finally:
+            for bucket in self._buckets:
+                bucket.ready, bucket.values, bucket.arrived = 0, [], None
+                bucket.stages, bucket.handle = None, -1
+
+    def _wait_for_all(self, raw: list[_Raw]) -> list[torch.Tensor]:
+        """The sums of the raw ones; those of the buckets are at hand then.
+
+        Every handle has to be consumed before an error is raised.
+        """
+        first_error: Exception | None = None
+        results = []
+        running = list(self._buckets)
+        while running:
+            following = []
+            for bucket in running:
+                try:
+                    result = synchronize(bucket.handle)
+                    if first_error is None and self._advance(bucket, result):
+                        following.append(bucket)
+                except Exception as error:
+                    first_error = first_error or error
+            running = following
+        for flight in raw:
+            try:
+                results.append(synchronize(flight.handle))
+            except Exception as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return results
+
+    def _advance(self, bucket: _Bucket, result: Any) -> bool:
+        """Starts the next part of the exchange. False if that was the last."""
+        assert bucket.stages is not None
+        try:
+            with timed():
+                bucket.handle = bucket.stages.send(result)
+        except StopIteration as end:
+            bucket.arrived = end.value
+            return False
+        return True
+
+    def _take(self, raw: list[_Raw], results: list[torch.Tensor]) -> None:
+        """Writes all results, or nothing.
+
+        A step in which some rank's gradient is NaN or infinite, as with a loss scale that is too
+        high, is one that all ranks skip. It must leave no trace in what they keep.
+        """
+        arrived = [bucket.arrived for bucket in self._buckets if bucket.arrived is not None]
+        grads = [flight.gradient.expect_unchanged() for flight in raw]
+        targets = [
+            [
+                gradient.expect_unchanged() if gradient.ready else None
+                for gradient in bucket.gradients
+            ]
+            for bucket in self._buckets
+        ]
+        with torch.no_grad(), timed():
+            if all(end.is_finite for end in arrived):
+                for end in arrived:
+                    end.keep()
+                self._step += 1
+            for end in arrived:
+                end.write()
+            for bucket, grads_of in zip(self._buckets, targets, strict=True):
+                for grad, value in zip(grads_of, bucket.values, strict=True):
+                    if grad is not None and grad.data_ptr() != value.data_ptr():
+                        grad.copy_(value.view(grad.shape))
+            for grad, result in zip(grads, results, strict=True):
+                grad.copy_(result)
+        for bucket, end in zip(self._buckets, arrived, strict=True):
+            count(bucket.exchange.raw_bytes(), end.wire_bytes)
+
+    def _plan_new(self) -> None:
+        """Gives a bucket to each gradient that has none yet; frozen ones get one when thawed."""
+        new, self._unplanned = self._unplanned, []
+        if not new:
+            return
+        order = {id(gradient): number for number, gradient in enumerate(self._gradients)}
+        new.sort(key=lambda gradient: order[id(gradient)], reverse=True)  # As backward goes.
+        open_buckets: dict[Codec, list[Gradient]] = {}
+        for gradient in new:
+            self._planned.add(id(gradient))
+            codec, why_raw = self._codec_of(gradient)
+            if codec is None:
+                self._sent_raw[gradient.name] = why_raw
+                self._start_raw(gradient)
+                continue
+            members = open_buckets.setdefault(codec, [])
+            held = sum(member.parameter.numel() for member in members)
+            if members and (held + gradient.parameter.numel()) * 4 > BUCKET_BYTES:
+                self._add_bucket(codec, members)
+                members = open_buckets[codec] = []
+            members.append(gradient)
+        for codec, members in open_buckets.items():
+            self._add_bucket(codec, members)
+
+    def _add_bucket(self, codec: Codec, gradients: list[Gradient]) -> None:
+        settings = self._settings
+        places = settings.places
+        if codec.force:
+            places = Places.apart(places.size, places.rank)
+        plan = BucketPlan(
+            name=f"codec.{gradients[0].name}",
+            names=[gradient.name for gradient in gradients],
+            shapes=[tuple(gradient.parameter.shape) for gradient in gradients],
+            codec=codec,
+            places=places,
+            process_set=settings.process_set,
+            residuals=self.residuals,
+            scale=settings.scale,
+        )
+        bucket = _Bucket(plan, EXCHANGES[codec.way](plan), list(gradients), len(gradients))
+        self._buckets.append(bucket)
+        for gradient in gradients:
+            self._bucket_of[id(gradient)] = bucket
+
+    def _compression_of(self, gradient: Gradient) -> Codec | CompressorLike:
+        patterns = self._settings.by_pattern
+        owner = "DistributedOptimizer: compression"
+        return patterns[checked_match(owner, gradient.name, patterns)]
+
+    def _codec_of(self, gradient: Gradient) -> tuple[Codec | None, str]:
+        """What encodes it, or why it travels as it is."""
+        codec = self._compression_of(gradient)
+        parameter, grad = gradient.parameter, gradient.reduced
+        if not isinstance(codec, Codec):
+            return None, getattr(codec, "__name__", str(codec))
+        if self._settings.places.is_one_host and not codec.force:
+            return None, "all ranks are on one host"
+        if not codec.takes(tuple(parameter.shape)) or parameter.numel() < LEAST_VALUES:
+            return None, "small"
+        if grad is not None and grad.is_sparse:
+            return None, "sparse"
+        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            return None, str(parameter.dtype)
+        return codec, ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step has been taken, so that there are buckets."""
+        return bool(self._planned)
+
+    def describe(self) -> tuple[str, str]:
+        """What travels how, for mydist.explain()."""
+        encoded = sum(len(bucket.gradients) for bucket in self._buckets)
+        codecs = sorted({str(bucket.plan.codec) for bucket in self._buckets})
+        what = f"{encoded} gradients in {len(self._buckets)} buckets"
+        choice = f"{', '.join(codecs)} for {what}" if codecs else "no gradient is encoded"
+        counts: dict[str, int] = {}
+        for why in self._sent_raw.values():
+            counts[why] = counts.get(why, 0) + 1
+        reasons = [f"{count} raw: {why}" for why, count in sorted(counts.items())]
+        hosts = len(self._settings.places.members)
+        if self._settings.places.adds_up and hosts > 1:
+            reasons.insert(0, "ranks of a host add up exact values first")
+        if any(not bucket.exchange.is_fixed for bucket in self._buckets):
+            reasons.append("payloads vary in size, so the ranks negotiate in each step")
+        return choice, "; ".join(reasons)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank keeps: the steps that counted, and the residuals."""
+        return {"step": self._step, "residuals": self.residuals.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what state_dict() of the same rank gave."""
+        self._step = state["step"]
+        self.residuals.load_state_dict(state["residuals"])
+
+    def drop_state(self) -> bool:
+        """Forgets what this rank keeps. Returns whether that is anything."""
+        return self.residuals.drop()
+
+
+def _flat_values(gradient: Gradient) -> torch.Tensor:
+    """float32 on the CPU, flat; a view of the gradient if that is so already. Zeros if frozen."""
+    if not gradient.ready:
+        return torch.zeros(gradient.parameter.numel(), dtype=torch.float32, device="cpu")
+    values = gradient.order_behind()
+    if values.is_sparse:
+        values = values.to_dense()
+    return values.to("cpu", torch.float32).contiguous().view(-1)
