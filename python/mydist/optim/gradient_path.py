@@ -24,6 +24,7 @@ from .encoding.path import CodecPath, CodecSettings
 from .encoding.places import Places
 from .encoding.residuals import Units
 from .hooked_path import Gradient, HookedPath, densify
+from .onebit_adam import OneBitAdam
 
 # Those that mydist.explain() tells about.
 live_reducers: weakref.WeakSet[_C.GradientReducer] = weakref.WeakSet()
@@ -43,6 +44,7 @@ class ReductionOptions:
     gradient_as_buffer_view: bool = True
     # Learning rate and loss scale of a parameter.
     units_of: Callable[[torch.Tensor], Units] = lambda _: (None, None)
+    momentum_of: Callable[[], OneBitAdam | None] = lambda: None  # See CodecSettings.
 
     def of_collectives(self) -> dict[str, Any]:
         """As arguments of allreduce."""
@@ -183,6 +185,7 @@ def _codec_path(options: ReductionOptions, choices: choice.ByPattern, places: Pl
         options.of_collectives(),
         scale / places.size if options.op == Average else scale,
         options.units_of,
+        options.momentum_of,
     )
     return CodecPath(settings, options.backward_passes_per_step, options.sparse_as_dense)
 

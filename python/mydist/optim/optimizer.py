@@ -145,7 +145,7 @@ def _wrap(
     codecs = choice.text(choice.by_pattern(options.compression))
     is_mapping = isinstance(options.compression, Mapping)  # So no strategy sends anything.
     units = StepUnits()
-    options.units_of = units
+    options.units_of, options.momentum_of = units, units.momentum_of
 
     def job_of(buffers: list[torch.Tensor], first: str) -> NetworkJob:
         compression = Compression.none if is_mapping else options.compression

@@ -66,7 +66,7 @@ class EncodedSum:
         def wait() -> None:
             arrived = _end_of(stages, handle)
             with timed():
-                if arrived.is_finite:
+                if arrived.keeps and arrived.is_finite:
                     arrived.keep()
                 arrived.write()
             count(exchange.raw_bytes(), arrived.wire_bytes)

@@ -59,12 +59,14 @@ class Arrived:
 
     Attributes:
         is_finite: whether the gradients of all ranks were; the same on all ranks.
+        keeps: whether anything is kept, for which the gradients must stay until `keep` is called.
         keep: takes the step into account in what this rank keeps.
         write: puts the sums in the place of the gradients.
         wire_bytes: sent by this rank.
     """
 
     is_finite: bool
+    keeps: bool
     keep: Callable[[], None]
     write: Callable[[], None]
     wire_bytes: int

@@ -15,6 +15,7 @@ from ...collectives.compression import Compression, CompressorLike
 from ...job.process_set import ProcessSet
 from ..hooked_path import Gradient, HookedPath
 from ..name_patterns import checked_match
+from ..onebit_adam import OneBitAdam
 from .choice import ByPattern
 from .counters import count, timed
 from .exchange import Arrived, BucketPlan, Exchange, Stages
@@ -24,7 +25,7 @@ from .residuals import Residuals, Units
 
 # Smaller gradients travel as they are: encoding would save less than a message costs.
 LEAST_VALUES = 4096
-BUCKET_BYTES = 16 << 20  # Of gradients; larger ones are buckets of their own.
+BUCKET_BYTES = 8 << 20  # Of gradients; larger ones are buckets of their own.
 
 # Those that mydist.explain() tells about.
 live_paths: weakref.WeakSet[CodecPath] = weakref.WeakSet()
@@ -60,6 +61,7 @@ class CodecSettings:
         collectives: op, factors and process set, as arguments of allreduce.
         scale: what the sum over the ranks is multiplied by.
         units_of: learning rate and loss scale of a parameter.
+        momentum_of: the optimizer whose momentum travels in place of gradients, or None.
     """
 
     by_pattern: ByPattern
@@ -67,6 +69,7 @@ class CodecSettings:
     collectives: Mapping[str, Any]
     scale: float
     units_of: Callable[[torch.Tensor], Units]
+    momentum_of: Callable[[], OneBitAdam | None] = lambda: None
 
     @property
     def process_set(self) -> ProcessSet:
@@ -108,25 +111,43 @@ class CodecPath(HookedPath):
         for gradient in gradients:
             if id(gradient) not in self._planned:
                 self._unplanned.append(gradient)
-            elif id(gradient) in self._bucket_of:
-                self._bucket_of[id(gradient)].ready += 1
-                self._start_complete()
-            else:
+                continue
+            bucket = self._bucket_of.get(id(gradient))
+            if bucket is None or not self._is_encoded(bucket):
                 self._start_raw(gradient)
+            else:
+                bucket.ready += 1
+                self._start_complete()
+
+    def _is_encoded(self, bucket: _Bucket) -> bool:
+        """Whether in this step. Gradients travel as they are until momenta may be encoded."""
+        optimizer = self._settings.momentum_of()
+        return optimizer is None or all(optimizer.is_frozen(g.parameter) for g in bucket.gradients)
 
     def _start_complete(self) -> None:
         """Starts the exchanges of whole buckets. Their order is the same on all ranks."""
         for bucket in self._buckets:
-            if bucket.stages is None:
+            if bucket.stages is None and self._is_encoded(bucket):
                 if bucket.ready < len(bucket.gradients):
                     return
                 self._start_bucket(bucket)
 
     def _start_bucket(self, bucket: _Bucket) -> None:
-        bucket.values = [_flat_values(gradient) for gradient in bucket.gradients]
+        bucket.values = [self._values_of(gradient) for gradient in bucket.gradients]
         bucket.stages = bucket.exchange.run(bucket.values, self._step)
         with timed():
             bucket.handle = next(bucket.stages)
+
+    def _values_of(self, gradient: Gradient) -> torch.Tensor:
+        """What is encoded: the gradient, or the momentum with it."""
+        optimizer = self._settings.momentum_of()
+        values = _flat_values(gradient)
+        if optimizer is None:
+            return values
+        parameter = gradient.parameter
+        scale = self._settings.units_of(parameter)[1] or 1.0
+        momentum = optimizer.local_momentum(parameter, values.view(parameter.shape), scale)
+        return momentum.view(-1)
 
     def _start_raw(self, gradient: Gradient) -> None:
         compression = self._compression_of(gradient)
@@ -141,7 +162,7 @@ class CodecPath(HookedPath):
     def _finish(self) -> None:
         self._plan_new()
         for bucket in self._buckets:
-            if bucket.stages is None:
+            if bucket.stages is None and self._is_encoded(bucket):
                 self._start_bucket(bucket)
         raw, self._raw = self._raw, []
         try:
@@ -159,7 +180,7 @@ class CodecPath(HookedPath):
         """
         first_error: Exception | None = None
         results = []
-        running = list(self._buckets)
+        running = [bucket for bucket in self._buckets if bucket.stages is not None]
         while running:
             following = []
             for bucket in running:
@@ -187,39 +208,44 @@ class CodecPath(HookedPath):
                 bucket.handle = bucket.stages.send(result)
         except StopIteration as end:
             bucket.arrived = end.value
+            if not bucket.arrived.keeps:  # The next bucket is still on its way.
+                self._write(bucket)
             return False
         return True
 
+    def _write(self, bucket: _Bucket) -> None:
+        """Puts the sums in the place of the gradients."""
+        assert bucket.arrived is not None
+        grads = [g.expect_unchanged() if g.ready else None for g in bucket.gradients]
+        with torch.no_grad(), timed():
+            bucket.arrived.write()
+            for grad, value in zip(grads, bucket.values, strict=True):
+                if grad is not None and grad.data_ptr() != value.data_ptr():
+                    grad.copy_(value.view(grad.shape))
+        if (optimizer := self._settings.momentum_of()) is not None:
+            for gradient in bucket.gradients:
+                optimizer.take_momentum(gradient.parameter)
+
     def _take(self, raw: list[_Raw], results: list[torch.Tensor]) -> None:
-        """Writes all results, or nothing.
+        """Takes the step into account in what is kept, and writes the other results.
 
         A step in which some rank's gradient is NaN or infinite, as with a loss scale that is too
         high, is one that all ranks skip. It must leave no trace in what they keep.
         """
-        arrived = [bucket.arrived for bucket in self._buckets if bucket.arrived is not None]
-        grads = [flight.gradient.expect_unchanged() for flight in raw]
-        targets = [
-            [
-                gradient.expect_unchanged() if gradient.ready else None
-                for gradient in bucket.gradients
-            ]
-            for bucket in self._buckets
-        ]
-        with torch.no_grad(), timed():
-            if all(end.is_finite for end in arrived):
-                for end in arrived:
-                    end.keep()
-                self._step += 1
-            for end in arrived:
-                end.write()
-            for bucket, grads_of in zip(self._buckets, targets, strict=True):
-                for grad, value in zip(grads_of, bucket.values, strict=True):
-                    if grad is not None and grad.data_ptr() != value.data_ptr():
-                        grad.copy_(value.view(grad.shape))
-            for grad, result in zip(grads, results, strict=True):
-                grad.copy_(result)
-        for bucket, end in zip(self._buckets, arrived, strict=True):
+        ends = [(bucket, bucket.arrived) for bucket in self._buckets if bucket.arrived is not None]
+        if all(end.is_finite for _, end in ends):
+            with timed():
+                for _, end in ends:
+                    if end.keeps:
+                        end.keep()
+            self._step += 1
+        for bucket, end in ends:
+            if end.keeps:
+                self._write(bucket)
             count(bucket.exchange.raw_bytes(), end.wire_bytes)
+        with torch.no_grad():
+            for flight, result in zip(raw, results, strict=True):
+                flight.gradient.expect_unchanged().copy_(result)
 
     def _plan_new(self) -> None:
         """Gives a bucket to each gradient that has none yet; frozen ones get one when thawed."""

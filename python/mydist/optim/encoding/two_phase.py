@@ -71,10 +71,9 @@ class TwoPhase:
         )
 
         def keep() -> None:
-            if core.state_floats:
-                core.keep(sent_values, self._sent_table, states, factors, sent)
-                core.keep(total, self._own_table, own_states, own_factors, owned)
-                plan.residuals.kept(plan.names)
+            core.keep(sent_values, self._sent_table, states, factors, sent)
+            core.keep(total, self._own_table, own_states, own_factors, owned)
+            plan.residuals.kept(plan.names)
 
         def write() -> None:
             for value in values:
@@ -83,7 +82,8 @@ class TwoPhase:
 
         hosts = len(plan.places.members)
         wire = sum(sizes) + owned.numel() * (hosts - 1)
-        return Arrived(core.is_finite(gathered, self._all_counts), keep, write, wire)
+        is_finite = core.is_finite(gathered, self._all_counts)
+        return Arrived(is_finite, core.state_floats > 0, keep, write, wire)
 
     def _states(
         self, role: str, names: list[str], cuts: list[Any]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..onebit_adam import OneBitAdam
 from .residuals import Units
 
 
@@ -26,6 +27,11 @@ class StepUnits:
         """Called by what a GradScaler asks of the optimizer. Anything else is ignored."""
         if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
             self._scaler = weakref.ref(scaler)
+
+    def momentum_of(self) -> OneBitAdam | None:
+        """The optimizer, if its momentum travels in place of gradients."""
+        optimizer = None if self._optimizer is None else self._optimizer()
+        return optimizer if isinstance(optimizer, OneBitAdam) else None
 
     def __call__(self, parameter: torch.Tensor) -> Units:
         """Of a parameter of the optimizer; None for what is not known."""
