@@ -140,7 +140,9 @@ def explain_tells_how_gradients_travel() -> None:
     facts = md.explain().facts
     texts = [str(fact) for topic, fact in facts.items() if topic.startswith("compression")]
     one_host = len(set(_C.topology().hosts)) == 1
-    wanted = "int8(block=256) is not used" if one_host else "int8(block=256) for 1 gradients"
+    wanted = (
+        "int8(block=256) is not used" if one_host else "int8(block=256) for 1 gradient in 1 bucket"
+    )
     assert any(wanted in text for text in texts), texts
 
 
@@ -158,3 +160,27 @@ def only_what_leaves_a_host_is_encoded() -> None:
     }
     raw_bytes, wire_bytes = counted.values()
     assert 0.25 * raw_bytes < wire_bytes < 0.35 * raw_bytes, counted
+
+
+@check(min_size=2)
+def a_strategy_sends_its_means_encoded() -> None:
+    """Two rounds: parameters are equal on all ranks, and near those of exact means."""
+    codec = md.Compression.int8(block=64, force=True)
+    plain, coded = (
+        Layer(compression, communication=md.LocalSGD(2))
+        for compression in (md.Compression.none, codec)
+    )
+    before = md.stats()["codec_wire_bytes"]
+    for step in range(4):
+        for layer in (plain, coded):
+            layer.optimizer.zero_grad()
+            layer.backward(step)
+            layer.optimizer.step()
+    assert md.stats()["codec_wire_bytes"] > before
+    expect_same_bits(coded.weight, "weight")
+    worst = (plain.weight - coded.weight).abs().max()
+    assert 0 < worst < 4 * plain.weight.abs().max() / 127
+    raises(
+        lambda: Layer({"*": codec}, communication=md.LocalSGD(2)),
+        "expected one codec or Compressor with communication=",
+    )

@@ -11,9 +11,9 @@ from ...codecs.codec import Codec
 from ...collectives import synchronize
 from ...job.process_set import ProcessSet
 from .choice import places_of
-from .counters import count, timed
-from .exchange import Arrived, BucketPlan, Exchange
+from .exchange import Arrived, BucketPlan, Exchange, Stages
 from .exchanges import EXCHANGES
+from .meter import Meter
 from .path import LEAST_VALUES
 from .places import Places
 from .residuals import Residuals
@@ -30,6 +30,7 @@ class EncodedSum:
         self._residuals = Residuals(lambda _: (None, None))
         self._exchanges: dict[Any, Exchange] = {}  # By name and shapes of what is summed.
         self._rounds = 0
+        self._meter = Meter()
 
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether this tensor is encoded; others travel as they are."""
@@ -60,26 +61,25 @@ class EncodedSum:
             exchange = self._exchanges[key] = EXCHANGES[self._codec.way](plan)
         stages = exchange.run([tensor.detach().view(-1) for tensor in tensors], self._rounds)
         self._rounds += 1
-        with timed():
+        with self._meter.timed():
             handle = next(stages)
 
         def wait() -> None:
-            arrived = _end_of(stages, handle)
-            with timed():
+            arrived = self._end_of(stages, handle)
+            with self._meter.timed():
                 if arrived.keeps and arrived.is_finite:
                     arrived.keep()
                 arrived.write()
-            count(exchange.raw_bytes(), arrived.wire_bytes)
+            self._meter.count(exchange.raw_bytes(), arrived.wire_bytes)
 
         return wait
 
-
-def _end_of(stages: Any, handle: int) -> Arrived:
-    while True:
-        result = synchronize(handle)
-        try:
-            with timed():
-                handle = stages.send(result)
-        except StopIteration as end:
-            arrived: Arrived = end.value
-            return arrived
+    def _end_of(self, stages: Stages, handle: int) -> Arrived:
+        while True:
+            result = synchronize(handle)
+            try:
+                with self._meter.timed():
+                    handle = stages.send(result)
+            except StopIteration as end:
+                arrived: Arrived = end.value
+                return arrived

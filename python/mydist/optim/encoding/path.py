@@ -17,9 +17,9 @@ from ..hooked_path import Gradient, HookedPath
 from ..name_patterns import checked_match
 from ..onebit_adam import OneBitAdam
 from .choice import ByPattern
-from .counters import count, timed
 from .exchange import Arrived, BucketPlan, Exchange, Stages
 from .exchanges import EXCHANGES
+from .meter import Meter
 from .places import Places
 from .residuals import Residuals, Units
 
@@ -91,6 +91,7 @@ class CodecPath(HookedPath):
         super().__init__(passes, sparse_as_dense)
         self._settings = settings
         self._step = 0  # Those that counted.
+        self._meter = Meter()
         self._by_name: dict[str, Gradient] = {}
         self.residuals = Residuals(lambda name: settings.units_of(self._by_name[name].parameter))
         self._buckets: list[_Bucket] = []
@@ -135,7 +136,7 @@ class CodecPath(HookedPath):
     def _start_bucket(self, bucket: _Bucket) -> None:
         bucket.values = [self._values_of(gradient) for gradient in bucket.gradients]
         bucket.stages = bucket.exchange.run(bucket.values, self._step)
-        with timed():
+        with self._meter.timed():
             bucket.handle = next(bucket.stages)
 
     def _values_of(self, gradient: Gradient) -> torch.Tensor:
@@ -204,7 +205,7 @@ class CodecPath(HookedPath):
         """Starts the next part of the exchange. False if that was the last."""
         assert bucket.stages is not None
         try:
-            with timed():
+            with self._meter.timed():
                 bucket.handle = bucket.stages.send(result)
         except StopIteration as end:
             bucket.arrived = end.value
@@ -217,7 +218,7 @@ class CodecPath(HookedPath):
         """Puts the sums in the place of the gradients."""
         assert bucket.arrived is not None
         grads = [g.expect_unchanged() if g.ready else None for g in bucket.gradients]
-        with torch.no_grad(), timed():
+        with torch.no_grad(), self._meter.timed():
             bucket.arrived.write()
             for grad, value in zip(grads, bucket.values, strict=True):
                 if grad is not None and grad.data_ptr() != value.data_ptr():
@@ -234,7 +235,7 @@ class CodecPath(HookedPath):
         """
         ends = [(bucket, bucket.arrived) for bucket in self._buckets if bucket.arrived is not None]
         if all(end.is_finite for _, end in ends):
-            with timed():
+            with self._meter.timed():
                 for _, end in ends:
                     if end.keeps:
                         end.keep()
@@ -242,7 +243,7 @@ class CodecPath(HookedPath):
         for bucket, end in ends:
             if end.keeps:
                 self._write(bucket)
-            count(bucket.exchange.raw_bytes(), end.wire_bytes)
+            self._meter.count(bucket.exchange.raw_bytes(), end.wire_bytes)
         with torch.no_grad():
             for flight, result in zip(raw, results, strict=True):
                 flight.gradient.expect_unchanged().copy_(result)
@@ -321,7 +322,7 @@ class CodecPath(HookedPath):
         """What travels how, for mydist.explain()."""
         encoded = sum(len(bucket.gradients) for bucket in self._buckets)
         codecs = sorted({str(bucket.plan.codec) for bucket in self._buckets})
-        what = f"{encoded} gradients in {len(self._buckets)} buckets"
+        what = f"{_counted(encoded, 'gradient')} in {_counted(len(self._buckets), 'bucket')}"
         choice = f"{', '.join(codecs)} for {what}" if codecs else "no gradient is encoded"
         counts: dict[str, int] = {}
         for why in self._sent_raw.values():
@@ -332,6 +333,8 @@ class CodecPath(HookedPath):
             reasons.insert(0, "ranks of a host add up exact values first")
         if any(not bucket.exchange.is_fixed for bucket in self._buckets):
             reasons.append("payloads vary in size, so the ranks negotiate in each step")
+        if measured := self._meter.text():
+            reasons.append(measured)
         return choice, "; ".join(reasons)
 
     def state_dict(self) -> dict[str, Any]:
@@ -356,3 +359,7 @@ def _flat_values(gradient: Gradient) -> torch.Tensor:
     if values.is_sparse:
         values = values.to_dense()
     return values.to("cpu", torch.float32).contiguous().view(-1)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
