@@ -56,7 +56,7 @@ def poll(handle: int) -> bool:
         handle: what an `_async` function returned.
 
     Raises:
-        ValueError: the handle was never given out or has been synchronized already.
+        ValueError: the handle was already synchronized, or no _async call returned it.
         TypeError: it is no int.
     """
     if _check(handle) >= _FIRST_WAITER:
@@ -76,7 +76,7 @@ def synchronize(handle: int) -> Any:
         handle: what an `_async` function returned. It can be synchronized once.
 
     Raises:
-        ValueError: the handle was never given out or has been synchronized already, or the current
+        ValueError: the handle was already synchronized, or no _async call returned it, or the current
             stream is being captured into a CUDA graph.
         TypeError: it is no int.
         MismatchError: the ranks disagree about the tensor; nothing was written to it.
@@ -99,7 +99,8 @@ def _waiter_of(handle: int) -> Waiter:
     waiter = _waiters.get(handle)
     if waiter is None:
         raise ValueError(
-            f"handle {handle} is unknown: it was never given out or has been synchronized already"
+            f"handle {handle} is unknown: it was already synchronized, or no _async call returned it. "
+            "Each handle can be synchronized once"
         )
     return waiter
 
