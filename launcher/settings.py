@@ -281,7 +281,7 @@ def _require_plugins(*sources: Mapping[str, str | None]) -> None:
     for plugin in (named[0] or "").split(":") if named else []:
         # Without a folder, the dynamic linker looks for it.
         if "/" in plugin and not os.path.isfile(plugin):
-            raise UsageError(f"MYDIST_PLUGINS: {plugin!r} is no file")
+            raise UsageError(f"MYDIST_PLUGINS: {plugin!r} is not a file")
 
 
 def _unknown_variables(
@@ -329,8 +329,8 @@ def _servers(
         if count is not None or named is not None:
             flag = "--servers" if count is not None else "--server-hosts"
             raise UsageError(
-                f"{flag}: mpirun starts ranks alone; leave --mpi out, or export MYDIST_SERVERS in "
-                f"place of the flag, so that threads of the first ranks are the servers"
+                f"{flag}: mpirun starts ranks only; leave --mpi out, or export MYDIST_SERVERS in "
+                f"place of the flag. Then threads of the first ranks are the servers"
             )
         return 0, ()
     server_hosts = parse_server_hosts(named, hosts) if named is not None else ()

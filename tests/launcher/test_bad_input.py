@@ -96,11 +96,11 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     ([], {"MYDIST_SERVERS": "many"},
      "MYDIST_SERVERS: got 'many', expected an integer from 1 to 1024"),
     (["--servers", "2", "--mpi"], {},
-     "--servers: mpirun starts ranks alone; leave --mpi out, or export MYDIST_SERVERS in place of "
-     "the flag, so that threads of the first ranks are the servers"),
+     "--servers: mpirun starts ranks only; leave --mpi out, or export MYDIST_SERVERS in place of "
+     "the flag. Then threads of the first ranks are the servers"),
     (["--server-hosts", "a", "--mpi"], {},
-     "--server-hosts: mpirun starts ranks alone; leave --mpi out, or export MYDIST_SERVERS in "
-     "place of the flag, so that threads of the first ranks are the servers"),
+     "--server-hosts: mpirun starts ranks only; leave --mpi out, or export MYDIST_SERVERS in "
+     "place of the flag. Then threads of the first ranks are the servers"),
     (["--server-hosts", "a,b;c"], {},
      f"--server-hosts 'a,b;c': 'b;c' is not a host name; {NAMES}"),
     (["--server-hosts", "a,"], {},
@@ -119,8 +119,8 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
      "MYDIST_SHARED_MEMORY: got 'True', expected 0, 1, true or false"),
     ([], {"MYDIST_PLUGINS": "a::b"},
      "MYDIST_PLUGINS: got 'a::b', expected paths of libraries, separated by colons"),
-    ([], {"MYDIST_PLUGINS": "/no/such.so"}, "MYDIST_PLUGINS: '/no/such.so' is no file"),
-    (["-x", "MYDIST_PLUGINS=/no/such.so"], {}, "MYDIST_PLUGINS: '/no/such.so' is no file"),
+    ([], {"MYDIST_PLUGINS": "/no/such.so"}, "MYDIST_PLUGINS: '/no/such.so' is not a file"),
+    (["-x", "MYDIST_PLUGINS=/no/such.so"], {}, "MYDIST_PLUGINS: '/no/such.so' is not a file"),
     ([], {"MYDIST_ALGORITHM": "flat "},
      "MYDIST_ALGORITHM: got 'flat ', expected auto, shared_memory, hierarchical or flat"),
     ([], {"MYDIST_ALGORITHM": "Mine", "MYDIST_PLUGINS": "mine.so"},
