@@ -51,7 +51,9 @@ def test_the_size_that_is_asked_for() -> None:
     assert chosen == ("3", str(1 << 20), "MYDIST_BUCKET_SIZE_MB is set")
     choice, reason = report["facts"]["buckets"]
     assert choice.startswith("9 gradients in 3 buckets; ")
-    assert reason == "the first of up to 0.25 MiB, others of 1 MiB: MYDIST_BUCKET_SIZE_MB is set"
+    assert (
+        reason == "the first has up to 0.25 MiB, others up to 1 MiB: MYDIST_BUCKET_SIZE_MB is set"
+    )
     assert report["facts"]["latency"] == ["not measured", "MYDIST_BUCKET_SIZE_MB is set"]
 
 

@@ -323,4 +323,4 @@ def test_explain_tells_of_all_buckets_when_parameters_were_added(
     after = md.explain().facts["buckets"]
     assert [layout[0] for layout in reducer.layouts()] == [2, 1]
     assert after.choice.startswith("3 gradients in 3 buckets")
-    assert after.reason.startswith(before.reason + "; of 1 added later the first of up to ")
+    assert after.reason.startswith(before.reason + "; for 1 added later, the first has up to ")

@@ -91,8 +91,8 @@ def _buckets(reducer: _C.GradientReducer) -> Fact:
     count = "1 bucket" if len(names) == 1 else f"{len(names)} buckets"
     reasons: list[str] = []
     for added, first, others, reason in reducer.layouts():
-        which = f"of {added} added later " if reasons else ""
-        sizes = f"the first of up to {_mebibytes(first)}, others of {_mebibytes(others)}"
+        which = f"for {added} added later, " if reasons else ""
+        sizes = f"the first has up to {_mebibytes(first)}, others up to {_mebibytes(others)}"
         reasons.append(f"{which}{sizes}: {reason}")
     return Fact(f"{sum(map(len, names))} gradients in {count}; {kept}", "; ".join(reasons))
 

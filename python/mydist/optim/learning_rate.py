@@ -152,7 +152,10 @@ class WarmupLR:
             return list(self._last)
         optimizer = self._optimizer()
         if optimizer is None:
-            raise ValueError("WarmupLR.get_last_lr: the optimizer has taken no step and is gone")
+            raise ValueError(
+                "WarmupLR.get_last_lr: the optimizer was deleted before its first step, so there is no "
+                "rate"
+            )
         return [float(group["lr"]) * self.factor for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, int | float]:
