@@ -68,7 +68,7 @@ Status AskWhy(Lane& lane) {
         .About({.host = server.host, .pid = server.pid, .finding = kSilentFinding});
   }
   if (!ping->status().ok()) return ping->status();
-  if (answer->message().empty()) return Status::Timeout("It answers, and is at work.");
+  if (answer->message().empty()) return Status::Timeout("It answers and is busy.");
   return Status::Timeout("It answers; " + answer->message() + ".").About(answer->failure());
 }
 

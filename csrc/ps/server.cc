@@ -177,7 +177,7 @@ void Server::Lose(const std::shared_ptr<Worker>& worker, int64_t connection, con
   MYDIST_LOG(kWarning) << "server " << options_.listen.server << ": "
                        << (is_own ? "" : WorkerText(worker->who) + " leaves: ") << why.message();
   worker->session->End(Status::Aborted("server " + std::to_string(options_.listen.server) +
-                                       " has taken this worker for lost: " + why.message()));
+                                       " considers this worker lost: " + why.message()));
   store_.Lose(worker->who.number, why);
 }
 

@@ -28,7 +28,7 @@ def read_pushes(path: Path) -> Pushes:
         told = json.loads(path.read_text(encoding="utf-8"))
         events: list[dict[str, Any]] = told if isinstance(told, list) else told["traceEvents"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no timeline: {error}") from None
+        raise ValueError(f"{path} is not a timeline: {error}") from None
     pushes: Pushes = defaultdict(list)
     for event in events:
         found = _STALENESS.match(str(event.get("args", {}).get("detail", "")))
