@@ -93,7 +93,7 @@ Result<PulseAddress> DecodePulseAddress(const std::vector<uint8_t>& bytes) {
 
 void WarnOfNoHeartbeat(const Status& why) {
   MYDIST_LOG(kWarning)
-      << "this rank takes and sends no heartbeats, so the others cannot tell when it "
+      << "this rank sends and receives no heartbeats, so the others cannot tell when it "
          "falls silent: "
       << why.message();
 }
@@ -107,7 +107,7 @@ Result<std::unique_ptr<Heartbeat>> Heartbeat::Open(int rank, const std::vector<P
     return SystemError("cannot get random bytes from the kernel (getrandom)");
   }
   const std::optional<SocketAddress> own = Resolve(address, 0);
-  if (!own) return Status::Internal("'" + address + "' is no numeric address");
+  if (!own) return Status::Internal("'" + address + "' is not a numeric address");
   for (const PulsePeer& peer : peers) {
     MYDIST_RETURN_IF_ERROR(heartbeat->OpenSocket(peer, own->get(), own->bytes));
   }
@@ -149,15 +149,15 @@ Heartbeat::~Heartbeat() {
 }
 
 Status Heartbeat::ConnectTo(Peer& peer, const std::vector<uint8_t>& bytes) {
-  if (bytes.empty()) return Status::Internal("it takes none");
+  if (bytes.empty()) return Status::Internal("it receives none");
   MYDIST_ASSIGN_OR_RETURN(const PulseAddress theirs, DecodePulseAddress(bytes));
   const auto is_ours = [&](const PulseAddress::Port& port) { return port.rank == rank_; };
   const auto port = std::find_if(theirs.ports.begin(), theirs.ports.end(), is_ours);
-  if (port == theirs.ports.end()) return Status::Internal("it has no port for this rank");
+  if (port == theirs.ports.end()) return Status::Internal("it opened no port for this rank");
   const std::optional<SocketAddress> address = Resolve(theirs.address, port->port);
   peer.secret = theirs.secret;
   if (address && connect(peer.socket, address->get(), address->bytes) == 0) return Status::Ok();
-  return SystemError("no way leads from " + own_.address + " to " + theirs.address);
+  return SystemError("there is no route from " + own_.address + " to " + theirs.address);
 }
 
 void Heartbeat::Connect(const std::vector<std::vector<uint8_t>>& addresses) {
@@ -166,7 +166,7 @@ void Heartbeat::Connect(const std::vector<std::vector<uint8_t>>& addresses) {
     const Status connected = ConnectTo(peer, address);
     if (connected.ok()) continue;
     const std::string text = "rank " + std::to_string(peer.rank) +
-                             " gets no heartbeats of this rank: " + connected.message();
+                             " gets no heartbeats from this rank: " + connected.message();
     if (address.empty()) {
       MYDIST_LOG(kInfo) << text;  // That rank warns of it itself.
     } else {
