@@ -383,7 +383,7 @@ Status GroupLane::Agree(const LaneWork& work) {
   if (are_alike && balance == 0) return Status::Ok();
   MYDIST_ASSIGN_OR_RETURN(
       const std::string text,
-      DifferenceText(work, are_alike ? "one rank sends other sizes than another rank receives"
+      DifferenceText(work, are_alike ? "a rank sends other sizes than its peer receives"
                                      : "its ranks call different operations"));
   return Status::Mismatch(text);
 }
