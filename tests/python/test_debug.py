@@ -303,7 +303,7 @@ def test_a_cut_file_another_format_and_no_dump_are_told(tmp_path: Path) -> None:
     text = text_of(tmp_path)
     assert "Note: The dump of rank 1 is cut after 3 records." in text
     assert "Note: The dump of rank 2 is ignored: its format is 2, and mydist 1.0 wrote it" in text
-    assert "Note: The dump of rank 9 is ignored: it is no flight recorder of mydist." in text
+    assert "Note: The dump of rank 9 is ignored: it is not a flight recorder of mydist." in text
 
 
 def test_dumps_of_several_jobs_or_moments_are_told(tmp_path: Path) -> None:

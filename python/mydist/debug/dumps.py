@@ -180,7 +180,7 @@ def parse_dump(data: bytes) -> tuple[Dump, str]:
     lines = data.decode(errors="replace").splitlines()
     head = _object(lines[0]) if lines else None
     if head is None or "mydist_flight_recorder" not in head:
-        raise DumpError("it is no flight recorder of mydist")
+        raise DumpError("it is not a flight recorder of mydist")
     if head["mydist_flight_recorder"] != FORMAT:
         raise DumpError(
             f"its format is {head['mydist_flight_recorder']!r}, and mydist {head.get('version')} "
