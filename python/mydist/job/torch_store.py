@@ -70,7 +70,7 @@ def _meetings(timeout: timedelta) -> Iterator[tuple[Store, int, int]]:
         )
     rank, size = launched
     yield _store_over_mpi(rank, size, timeout) if size > 1 else HashStore(), rank, size
-    raise RuntimeError(f"{SCHEME}:// cannot meet again after it has")
+    raise RuntimeError(f"{SCHEME}:// cannot repeat a rendezvous; call init_process_group() again")
 
 
 def _store_over_mpi(rank: int, size: int, timeout: timedelta) -> Store:
