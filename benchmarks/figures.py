@@ -48,6 +48,7 @@ _NAMES = {
     "torch-gloo": "Gloo",
     "horovod": "Horovod",
 }
+Spans = dict[str, tuple[float, float]]  # Phase → its begin and end (us).
 _PHASES = {"ENQUEUE": "#b0b0b0", "NEGOTIATE": "#d9822b", "FUSE": "#8e6bbf", "ALLREDUCE": "#2f7ed8"}
 
 
@@ -173,27 +174,37 @@ def draw_timeline(events: Iterable[dict[str, Any]]) -> Figure:
     for span in spans:
         lanes[span["pid"], span["tid"]].append(span)
     begin, end = _window(spans)
-    rows: dict[tuple[int, float], dict[str, tuple[float, float]]] = {}
-    for (rank, _), own in lanes.items():
-        inside = {e["name"]: (e["ts"], e["ts"] + e["dur"]) for e in own if begin <= e["ts"] < end}
-        if set(inside) != set(_PHASES):
-            continue
-        # Gradients that are reduced together begin that within microseconds: one lane.
-        key = (rank, round(inside["ALLREDUCE"][0] / 50))
-        row = rows.setdefault(key, inside)
-        row["ENQUEUE"] = (min(row["ENQUEUE"][0], inside["ENQUEUE"][0]), row["ENQUEUE"][1])
+    insides = [
+        (rank, {e["name"]: (e["ts"], e["ts"] + e["dur"]) for e in own if begin <= e["ts"] < end})
+        for (rank, _), own in lanes.items()
+    ]
+    rows = buffers([(rank, inside) for rank, inside in insides if set(inside) == set(_PHASES)])
     figure, axes = pyplot.subplots(figsize=(_WIDTH, 0.9 + 0.33 * len(rows)), layout="constrained")
     labels = []
-    start = min(row["ENQUEUE"][0] for row in rows.values())
-    for place, (rank, when) in enumerate(sorted(rows)):
-        number = sum(other[0] == rank and other[1] <= when for other in rows)
+    start = min(row["ENQUEUE"][0] for _, row in rows)
+    for place, (rank, row) in enumerate(rows):
+        number = sum(other == rank for other, _ in rows[: place + 1])
         labels.append(f"rank {rank}, buffer {number}")
-        for phase, (first, last) in rows[rank, when].items():
+        for phase, (first, last) in row.items():
             axes.barh(
                 place, (last - first) / 1000, left=(first - start) / 1000, color=_PHASES[phase]
             )
     _finish_timeline(axes, labels)
     return figure
+
+
+def buffers(gradients: list[tuple[int, Spans]]) -> list[tuple[int, Spans]]:
+    """A rank's gradients that are reduced together, as one: they begin that within 50 us."""
+    found: list[tuple[int, Spans]] = []
+    begin = 0.0
+    for rank, spans in sorted(gradients, key=lambda one: (one[0], one[1]["ALLREDUCE"])):
+        before, begin = begin, spans["ALLREDUCE"][0]
+        if found and found[-1][0] == rank and begin - before < 50:
+            row = found[-1][1]
+            row["ENQUEUE"] = (min(row["ENQUEUE"][0], spans["ENQUEUE"][0]), row["ENQUEUE"][1])
+        else:
+            found.append((rank, dict(spans)))
+    return found
 
 
 def _window(spans: list[dict[str, Any]]) -> tuple[float, float]:
