@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,9 @@ def why_wrong(command: str, targets: set[str]) -> str:
         asked = {word for word in words[1:] if "=" not in word and not word.startswith("-")}
         if unknown := asked - targets:
             return f"make has no target {', '.join(sorted(unknown))}"
+    for flag, module in itertools.pairwise(words):
+        if flag == "-m" and re.match(r"(?:mydist|benchmarks)\b", module) and not find_spec(module):
+            return f"there is no module {module}"
     for word in words:
         # What is built, and patterns, need not be there.
         if _OURS.fullmatch(word) and not re.match(r"build/|.*[*<…]", word):
@@ -124,6 +129,7 @@ def test_what_an_illustration_names_is_there(command: str, targets: set[str]) ->
         ("mydistrun -np 2 --no-such-flag python a.py", "no-such-flag"),
         ("make no-such-target", "no-such-target"),
         ("OMP_NUM_THREADS=1 python examples/none.py", "examples/none.py"),
+        ("mydistrun -np 2 python -m mydist.none", "mydist.none"),
         ("mydistrun -np 2 python examples/allreduce.py  # a comment", ""),
     ],
 )
