@@ -227,7 +227,7 @@ def test_peers_that_cannot_run_here_are_named(
     assert told == [
         "without openmpi: mpicxx and mpirun are not on PATH (Debian: libopenmpi-dev)",
         "without gloo: no C++ compiler is on PATH (Debian: g++), and none in CXX",
-        "without mydist-mpi: no peer any more: start mydistrun with --mpi",
+        "without mydist-mpi: it has been removed; start mydistrun with --mpi",
         "without horovod: the Python package horovod is not installed",
         "without openmpi: it is started on one host only",
     ]

@@ -208,7 +208,7 @@ def make_peers(
         try:
             if name in REMOVED_PEERS:
                 backend = name.removeprefix("mydist-")
-                raise PeerUnavailable(f"no peer any more: start mydistrun with --{backend}")
+                raise PeerUnavailable(f"it has been removed; start mydistrun with --{backend}")
             if name != "torch-gloo":
                 if not one_host:
                     raise PeerUnavailable("it is started on one host only")
