@@ -24,7 +24,7 @@ inline int64_t ToNanoseconds(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-// Of a setting, of which zero means none.
+// The limit that a setting gives: zero means that there is none.
 inline Duration OrNever(Duration limit) {
   return limit > Duration::zero() ? limit : Duration::max();
 }

@@ -25,8 +25,8 @@ Status Executor::News() {
   return CheckPeers();
 }
 
-// Who ends in order is no news to a control plane, nor is who ends with an error: others learn it
-// when they need that rank. Here they do.
+// A control plane does not tell that a rank has ended in order or with an error: the others learn
+// it when they need that rank. Here they need it.
 Status Executor::CheckPeers() {
   for (const auto& [id, team] : teams_) {
     if (team.on_device == nullptr) continue;

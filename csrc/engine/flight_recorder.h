@@ -55,7 +55,7 @@ struct FlightRecord {
   std::array<char, kNameBytes> name{};
 
   bool is_name_cut() const { return name_bytes > kNameBytes; }
-  // Of a name that is cut: its two ends, with an ellipsis in between.
+  // The name. One that is cut is shown by its two ends, with an ellipsis in between.
   std::string NameText() const;
 };
 static_assert(std::is_trivially_copyable_v<FlightRecord> && sizeof(FlightRecord) == 31 * 8);

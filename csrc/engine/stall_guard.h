@@ -39,7 +39,7 @@ class StallGuard final : public Watchdog {
   StallGuard(const Limits& limits, const Topology* topology, Coordinator* coordinator,
              RankEnds ends = {});
 
-  // Of a rank, by heartbeats. Any thread; the engine is to be woken then.
+  // Takes what the heartbeats found out about a rank. Any thread; wake the engine afterwards.
   void Report(const PeerFinding& finding) { findings_.Report(finding); }
   // What has been reported is the loss of a rank, like that of a connection. To be called in every
   // cycle.

@@ -39,8 +39,8 @@ enum class Pace {
   kDriven,
 };
 
-// Of a tensor on a GPU: its place among what the caller's streams do. Shared with the caller, who
-// reads `done` when the handle is complete.
+// The place of a tensor on a GPU among the work of the caller's streams. Shared with the caller,
+// which reads `done` when the handle is complete.
 struct DeviceOrder {
   // Keeps what the events below belong to; may be null.
   std::shared_ptr<Device> device{};

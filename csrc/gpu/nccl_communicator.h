@@ -139,7 +139,7 @@ struct NcclReduction {
   int64_t element_bytes = 4;        // Of ours.
   int64_t numbers_per_element = 1;  // A complex element is two numbers for NCCL.
   nccl::ReductionKind kind = nccl::ReductionKind::kSum;
-  // Of a PreMulSum: what every contribution is multiplied by; `kind` is then kSum.
+  // The factor of every contribution of a PreMulSum; `kind` is then kSum.
   std::optional<double> multiplier;
   Factor before{};  // What is left for a pass over each contribution,
   Factor after{};   // and for one over the result.

@@ -27,10 +27,10 @@
 
 namespace mydist {
 
-// Of a rank that takes heartbeats; travels in one round of the bootstrap. Pure.
+// The address at which a rank receives heartbeats. It travels in one round of the bootstrap. Pure.
 struct PulseAddress {
   struct Port {
-    int32_t rank = 0;  // That may send to it.
+    int32_t rank = 0;  // The rank that may send to the port.
     uint16_t port = 0;
     bool operator==(const Port&) const = default;
   };

@@ -6,7 +6,7 @@
 
 namespace mydist {
 
-// Of a pair of vectors (left, right), in float64; travels between ranks as it is.
+// The products of two vectors (left, right), in float64. They travel between ranks as they are.
 struct DotProducts {
   double left_right = 0;
   double left_left = 0;

@@ -36,7 +36,7 @@ class MYDIST_EXPORT LanePosts {
   // then, and the source is that of the message, else the one asked for. It does not wait: what
   // might is in the result.
   using Take = std::function<Follow(const Status& status, int source, const Bytes& payload)>;
-  // Of a receive, for Cancel.
+  // Names a receive, for Cancel.
   using Ticket = uint64_t;
 
   // Called when the plane is needed first. It outlives this object.

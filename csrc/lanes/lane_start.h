@@ -53,7 +53,7 @@ struct LaneGround {
   std::string Name() const;
   // Tells the other members why this one takes part no more. Bounded. What is left is Close.
   void GiveUp(const Status& why);
-  // Of a member that has given up: as this one fails with it. Else OK.
+  // The error of this member when another one has given up; else OK.
   Status FindGivenUp() const;
   // Hands over what has been sent, and says goodbye.
   void Close();

@@ -25,7 +25,7 @@ inline constexpr uint64_t kMaxPayloadBytes = uint64_t{64} << 20;
 inline constexpr uint32_t kNoTable = UINT32_MAX;
 
 enum class FrameKind : uint8_t {
-  // Of a worker; each but goodbye is answered.
+  // Sent by workers; each but goodbye is answered.
   kDeclare = 1,   // Payload: a TableSpec. Once per table and server, by the first worker.
   kStart = 2,     // Payload: the start values of a piece.
   kOpen = 3,      // Payload: a TableSpec, to be compared with the declared one.
@@ -38,7 +38,7 @@ enum class FrameKind : uint8_t {
   kPing = 10,     // Answered at once; payload of the answer: what a request waits for, as an error.
   kGoodbye = 11,  // The worker leaves and sends no more. With a code: why, if not in order.
   kResume = 12,   // After a finish: the worker pushes again, from the highest clock on.
-  // Of a server.
+  // Sent by servers.
   kAnswer = 32,  // To the request of `sequence`. Payload: parameters, or the text of an error.
   kTaken = 33,   // The payload of `sequence` has been read; its answer comes later.
 };

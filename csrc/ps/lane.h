@@ -89,8 +89,8 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   LaneStats stats() MYDIST_EXCLUDES(mutex_);
 
  private:
-  // Of a table: how much of the operation that has its turn is not answered, and what stays here
-  // meanwhile, by operation.
+  // The turn of a table: how much of its current operation is not answered, and the operations that
+  // stay here meanwhile.
   struct Turn {
     size_t unanswered = 0;
     std::deque<std::vector<Part>> held;

@@ -44,7 +44,7 @@ struct MYDIST_EXPORT TableSpec {
 
   bool is_dense() const { return rows == 0; }
   int workers() const { return static_cast<int>(ranks.size()); }
-  // Of a dense table; rows are one piece on each server.
+  // The pieces of a dense table. Rows are one piece on each server.
   int64_t PieceCount() const;
   // The elements of a piece: where the first lies in the table, and how many.
   int64_t PieceBegin(int64_t piece) const { return piece * piece_elements; }

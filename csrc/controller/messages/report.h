@@ -42,7 +42,7 @@ struct TimelineControl {
   bool mark_cycles = false;
 };
 
-// What it tells about the tensors of one process set.
+// The part of a report about the tensors of one process set.
 struct SetReport {
   std::vector<uint32_t> ready_slots;    // Cached tensors the subtree is ready for, ascending.
   std::vector<uint32_t> invalid_slots;  // Cached agreements that no longer hold.

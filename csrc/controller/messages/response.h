@@ -121,7 +121,7 @@ inline bool Ends(const StreamItem& error, const Request& request) {
          std::find(error.groups.begin(), error.groups.end(), request.group) != error.groups.end();
 }
 
-// What it is to the callers of the tensors that it ends.
+// The error that the callers of its tensors get.
 inline Status ErrorOf(const StreamItem& error) {
   return Status(error.code, error.text)
       .About({.operation = std::string(OpKindName(error.op)),

@@ -54,7 +54,7 @@ inline constexpr size_t kMessageHeaderBytes = 2;
 // Request codec: the parts that reports and segments have in common, to bytes and back. Pure.
 
 void WriteRequest(Writer& writer, const Request& request);
-// What it returns passed CheckRequest, or the reader has failed.
+// The request has passed CheckRequest, unless the reader has failed.
 Request ReadRequest(Reader& reader);
 
 void WriteRanks(Writer& writer, const std::vector<int32_t>& ranks);

@@ -76,7 +76,7 @@ struct Moved {
   size_t bytes = 0;
   int error = 0;  // errno; 0: none. EAGAIN: nothing can be moved now.
 
-  // Of a receiving call.
+  // Whether a receiving call found the end of the connection.
   bool is_end() const { return error == 0 && bytes == 0; }
 };
 

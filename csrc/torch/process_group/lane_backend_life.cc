@@ -70,7 +70,7 @@ class GroupMeeting {
 
  private:
   std::string BegunKey(int rank) const { return group_ + "begun/" + std::to_string(rank); }
-  // Of a member, in a round of an attempt.
+  // The key of a member's bytes in a round of an attempt.
   std::string Key(int64_t attempt, int round, int rank) const;
   // The latest attempt of the other members.
   int64_t LatestOfOthers();

@@ -91,7 +91,7 @@ class CompositeControlPlane final : public ControlPlane {
     local_->Attend(attended);
     if (!attended && has_found_.load()) local_->Wake();
   }
-  // Of a rank of this host.
+  // The peer is a rank of this host.
   void Nudge(int peer) override { local_->Nudge(peer); }
   // The ranks of this host find it in the arena.
   void SetFarewell(const std::string& why) override { cross_->SetFarewell(why); }

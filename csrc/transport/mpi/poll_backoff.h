@@ -46,7 +46,7 @@ class PollBackoff {
 inline constexpr int64_t kEagerPieceBytes = (int64_t{64} << 10) - 512;
 inline constexpr int64_t kMostEagerPieces = 4;
 
-// Of a transfer of so many bytes, each piece but the last; at most `limit`.
+// The bytes of each piece but the last in a transfer of `bytes`; at most `limit`.
 inline int64_t PieceBytes(int64_t bytes, int64_t limit) {
   return bytes <= kMostEagerPieces * kEagerPieceBytes ? std::min(kEagerPieceBytes, limit) : limit;
 }
