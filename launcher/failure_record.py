@@ -19,9 +19,9 @@ _MAX_PID = (1 << 31) - 1
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_SECONDS = 1e9
 _OLD_S = 0.5  # News that are older say so.
-# Of a rank that waits for others: no failure of its own.
+# The code of a rank that waits for others, and has not failed itself.
 _WAITS = "WAITS"
-# Of a rank that has joined a job again after an error.
+# The code of a rank that has joined a job again after an error.
 _RECOVERED = "RECOVERED"
 # The codes of errors that a rank has because another one failed.
 _CONSEQUENCES = frozenset({"PEER_LOST", "ABORTED", "TIMEOUT"})
