@@ -308,7 +308,7 @@ class Job:
             + (f"\n {more}" if more else "")
         )
 
-    # Who disagrees
+    # Which ranks disagree
 
     def disagreements(self) -> tuple[list[str], list[str]]:
         """One finding for each name, or number, under which the ranks do different things.
