@@ -201,7 +201,8 @@ Result<std::optional<LanePosts::Message>> LanePosts::Join(const IncomingMessage&
   PieceHeader header{};
   if (piece.payload.size() < sizeof header) {
     return Status::Internal("rank " + std::to_string(piece.source) + " of the group sent " +
-                            std::to_string(piece.payload.size()) + " bytes, which are not a message");
+                            std::to_string(piece.payload.size()) +
+                            " bytes, which are not a message");
   }
   std::memcpy(&header, piece.payload.data(), sizeof header);
   Message& message =
