@@ -153,8 +153,8 @@ class WarmupLR:
         optimizer = self._optimizer()
         if optimizer is None:
             raise ValueError(
-                "WarmupLR.get_last_lr: the optimizer was deleted before its first step, so there is no "
-                "rate"
+                "WarmupLR.get_last_lr: the optimizer was deleted before its first step, so "
+                "there is no rate"
             )
         return [float(group["lr"]) * self.factor for group in optimizer.param_groups]
 
