@@ -93,8 +93,8 @@ class BaseTable:
             raise ValueError(f"{call}: the table has been closed; create it again to use it")
         if self._servers.has_left:
             raise ValueError(
-                f"{call}: mydist.shutdown() ended the job that had the table; create the table again "
-                "after mydist.init()"
+                f"{call}: mydist.shutdown() ended the job that had the table; create the table "
+                "again after mydist.init()"
             )
 
     def _check_call(self, call: str, kind: str, priority: int) -> None:
