@@ -76,8 +76,8 @@ def synchronize(handle: int) -> Any:
         handle: what an `_async` function returned. It can be synchronized once.
 
     Raises:
-        ValueError: the handle was already synchronized, or no _async call returned it, or the current
-            stream is being captured into a CUDA graph.
+        ValueError: the handle was already synchronized, or no _async call returned it, or the
+            current stream is being captured into a CUDA graph.
         TypeError: it is no int.
         MismatchError: the ranks disagree about the tensor; nothing was written to it.
         MydistError: the job failed; see mydist.errors.
@@ -99,8 +99,8 @@ def _waiter_of(handle: int) -> Waiter:
     waiter = _waiters.get(handle)
     if waiter is None:
         raise ValueError(
-            f"handle {handle} is unknown: it was already synchronized, or no _async call returned it. "
-            "Each handle can be synchronized once"
+            f"handle {handle} is unknown: it was already synchronized, or no _async call returned "
+            "it. Each handle can be synchronized once"
         )
     return waiter
 
