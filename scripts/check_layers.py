@@ -1,4 +1,4 @@
-"""Check who includes whom: the floors of docs/architecture.md, for C++ includes.
+"""Check which room includes which: the floors of docs/architecture.md, for C++ includes.
 
 A room of csrc may include what stands in its row of ROOMS and all that those may include. A
 transport is included by nothing but itself. MPI, Gloo, CUDA, Python and torch headers stay in the

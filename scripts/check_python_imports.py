@@ -1,4 +1,4 @@
-"""Check who imports whom in python/mydist and launcher: packages import downwards, in no circle.
+"""Check which room imports which in python/mydist and launcher: downwards, in no circle.
 
     bench, horovod -> mydist/__init__ -> training -> optim -> ps -> collectives -> c10d -> job ->
     errors, _C

@@ -120,7 +120,7 @@ void RankOrderedCollectives::SplitEvenly(int64_t count, int64_t element_bytes) {
 }
 
 // Everybody's part of our slice (slices_) is folded into `output`, in rounds that bound the scratch
-// memory. `output` may be our slice of `input`: nobody else reads or writes that.
+// memory. `output` may be our slice of `input`: no other rank reads or writes that.
 Status RankOrderedCollectives::FoldOwnSlice(const uint8_t* input, uint8_t* output,
                                             const Reduction& reduction) {
   const int64_t element_bytes = SizeOf(reduction.dtype);

@@ -110,7 +110,7 @@ class MYDIST_EXPORT Coordinator {
   // something to do, at the next stall, or kNever.
   TimePoint NextDeadline() const;
 
-  // A caller of this rank waits for a tensor it has announced, or nobody does any more: a rank
+  // A caller of this rank waits for a tensor it has announced, or no caller does any more: a rank
   // whose program goes another way than the frozen schedule then says so soon.
   void SetWaiting(bool waiting, TimePoint now) { frozen_.SetWaiting(waiting, now); }
 
@@ -140,8 +140,8 @@ class MYDIST_EXPORT Coordinator {
   void Wake() { port_.Wake(); }
   void Attend(bool attended) { port_.Attend(attended); }
 
-  // The last call but for the timeline's: nobody is to wait for this rank's votes. `why` is OK when
-  // it leaves in order; else it is what all others are told, with `progress`.
+  // The last call but for the timeline's: no rank is to wait for this rank's votes. `why` is OK
+  // when it leaves in order; else it is what all others are told, with `progress`.
   void Leave(const Status& why, std::vector<RankProgress> progress = {});
 
   // Sends an opaque block to rank 0, where TakeTimeline returns it. Does not wait.

@@ -1,5 +1,5 @@
 // Inquiry: whom a rank waits for in the end. It asks the ranks it waits for whom they wait for in
-// turn, and so on, until the answers end: at ranks that wait for nobody, or give no answer.
+// turn, and so on, until the answers end: at ranks that wait for no other rank, or give no answer.
 // Pure; owned by the Inquirer. All ranks that wait ask at about the same time and answer with what
 // they have learnt so far, so a chain of n ranks takes log n rounds.
 #pragma once
@@ -30,14 +30,14 @@ class Inquiry {
 
   // Ranks to be asked now; each once.
   std::vector<int32_t> TakeToAsk();
-  // `rank` waits for these; for nobody, or for itself: others wait for what it has yet to do.
+  // `rank` waits for these; for no rank, or for itself: others wait for what it has yet to do.
   // Nothing when it has not been asked.
   void TakeAnswer(int32_t rank, std::span<const int32_t> awaited);
 
   // Those at the ends of the chains, as far as they are known: what others need to hear of it.
   // Whom it waits for where the chains have no end.
   std::vector<int32_t> Ends() const;
-  // Those that have given no answer so far, and those that wait for nobody; ascending.
+  // Those that have given no answer so far, and those that wait for no other rank; ascending.
   std::vector<int32_t> Silent() const;
   std::vector<int32_t> Idle() const { return {idle_.begin(), idle_.end()}; }
 

@@ -32,14 +32,14 @@ class Membership {
 
   bool HasDeparted(int32_t rank) const { return departed_[static_cast<size_t>(rank)]; }
   bool HasJoined(int32_t rank) const { return joined_[static_cast<size_t>(rank)]; }
-  // Whether somebody of the subtree has left, or joined and is not back.
+  // Whether a rank of the subtree has left, or joined and is not back.
   bool IsSomebodyAway() const { return departed_count_ > 0 || joined_count_ > 0; }
   bool HasNews() const { return !departures_.empty() || !controls_.empty() || !joins_.empty(); }
   // Not the root: moves the news into the report.
   void FillReport(Report& report);
   // Root: the items that follow from the news.
   std::vector<StreamItem> Decide();
-  // The stream says that all have joined: nobody has any more.
+  // The stream says that all have joined: no rank counts as joined any more.
   void ResetJoined();
 
  private:
@@ -59,7 +59,7 @@ class Membership {
 // A rank that ends in order says none. A farewell comes after everything else that its rank has
 // sent and cast: what that rank has decided stands.
 struct Farewell {
-  // The root tells all who still have the stream. Else this is a loss of theirs.
+  // The root tells all ranks that still have the stream. Else this is a loss of theirs.
   bool is_told = false;
   std::string why;  // As FarewellWords.
   // The progress of the rank, and of the ranks that it blames.

@@ -21,7 +21,7 @@ namespace mydist {
 // One way in which the tensor was requested.
 struct Variant {
   Request request;             // RankIndependent.
-  std::vector<int32_t> ranks;  // Who requested it so, ascending; empty for a single variant.
+  std::vector<int32_t> ranks;  // That requested it so, ascending; empty for a single variant.
 };
 
 // Ranks of further variants are only counted, so that a report stays small when all disagree.
@@ -46,8 +46,8 @@ int64_t FirstDimOf(const Request& request);
 
 // A readiness and the ranks it speaks for, ascending.
 struct ReadinessPart {
-  const Readiness* readiness = nullptr;         // Null: nobody of them was asked.
-  const std::vector<int32_t>* ranks = nullptr;  // Who was not asked contributes no rows.
+  const Readiness* readiness = nullptr;         // Null: none of them was asked.
+  const std::vector<int32_t>* ranks = nullptr;  // A rank that was not asked contributes no rows.
   std::vector<int32_t> asked;                   // Those among them that made the request.
 };
 

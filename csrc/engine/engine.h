@@ -103,7 +103,7 @@ class MYDIST_EXPORT Engine {
   // What was submitted with another pace than kNow is due. Cheap when there is nothing.
   void Hurry();
   // Waits until complete and releases the handle, or gives nothing when `deadline` passes first; a
-  // batch that has begun is ended whatever the deadline. Drives the engine, unless somebody else
+  // batch that has begun is ended whatever the deadline. Drives the engine, unless another thread
   // does, while that leads anywhere.
   Result<std::optional<Status>> Wait(Handle handle, TimePoint deadline);
   // Of callers that wait again and again, for as long as they do: what they wait for is not held
@@ -232,7 +232,7 @@ class MYDIST_EXPORT Engine {
   // In place of the engine's thread. The first time in a drive only takes its seat.
   void SleepDriving(TimePoint deadline) MYDIST_REQUIRES(role_);
   void EndDrive(bool is_over) MYDIST_REQUIRES(role_);
-  // Whether somebody on this rank waits for messages.
+  // Whether a thread of this rank waits for messages.
   bool HasInFlight() const;
   bool IsOver(Handle handle);
   // Changes when something has happened.
@@ -332,7 +332,7 @@ class MYDIST_EXPORT Engine {
   const WaitPolicy policy_;
   WatchSeat seat_;
   TimePoint drive_end_ MYDIST_GUARDED_BY(role_);
-  bool has_seat_ MYDIST_GUARDED_BY(role_) = false;   // Who drives.
+  bool has_seat_ MYDIST_GUARDED_BY(role_) = false;   // The thread that drives.
   bool is_series_ MYDIST_GUARDED_BY(role_) = false;  // This drive, by when it took the seat.
   // After a drive news does not yet wake the engine's thread: the next drive is expected.
   bool lingers_ MYDIST_GUARDED_BY(role_) = false;

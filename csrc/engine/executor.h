@@ -222,7 +222,7 @@ class Executor {
   FactBoard facts_;
   DeviceSeats devices_;
   Status removal_;                                // Of a process set.
-  TimePoint next_check_ = kNever;                 // Of work that nobody waits for.
+  TimePoint next_check_ = kNever;                 // Of work without a waiting caller.
   TimePoint next_peer_check_ = TimePoint::min();  // While the host waits.
   std::map<ProcessSetId, Team> teams_;
   FusionBuffer host_memory_;

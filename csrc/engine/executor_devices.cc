@@ -7,7 +7,7 @@
 namespace mydist {
 namespace {
 
-// How often is asked whether work that nobody waits for has failed.
+// How often is asked whether work without a waiting caller has failed.
 constexpr std::chrono::milliseconds kCheckPeriod{100};
 // There may be thousands.
 constexpr std::chrono::milliseconds kPeerCheckPeriod{10};
@@ -69,7 +69,7 @@ Status Executor::ExecuteOnDevices(Team& team, Group group, const ActivitySink& a
     MYDIST_RETURN_IF_ERROR(PlaceNeutral(team, tensor.pending->submission));
   }
   if (team.set.size() > 1) return ExecuteOnDevice(team, group, activity);
-  // A rank alone has nobody who would have to split it in the same way, and nothing to gain from
+  // A lone rank has no peer that would have to split it in the same way, and nothing to gain from
   // packing what stays where it lies.
   for (const AgreedTensor& tensor : group) {
     MYDIST_RETURN_IF_ERROR(ExecuteOnDevice(team, {&tensor, 1}, activity));

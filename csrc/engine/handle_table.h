@@ -31,7 +31,7 @@ using EngineTerm = int64_t;
 
 // What makes a tensor in flight unique.
 using TensorKey = std::pair<ProcessSetId, std::string>;
-// Of one whose name somebody else keeps.
+// Of one whose name another owner keeps.
 using TensorKeyView = std::pair<ProcessSetId, std::string_view>;
 
 // So that a tensor is found without a copy of its name.

@@ -69,7 +69,7 @@ class StallGuard final : public Watchdog {
     const Request* request = nullptr;
     TimePoint since;
   };
-  // To be called with it at NextFollow. kTimeout when the wait is to end and nobody else ends it.
+  // To be called with it at NextFollow. kTimeout when the wait is to end and nothing else ends it.
   Status Follow(TimePoint now, const std::optional<InFlight>& oldest);
   TimePoint NextFollow() const { return next_follow_; }
   // The status with host, process and end of the rank that it names, where that is one, and with

@@ -30,11 +30,11 @@ using NumbersCallback = std::function<void(const std::vector<int64_t>&)>;
 // How soon the engine has to look at what was submitted.
 enum class Pace {
   kNow,
-  // More is about to follow, and somebody will wait: the engine is woken when enough has come
+  // More is about to follow, and a caller will wait: the engine is woken when enough has come
   // together to fill a bucket, or at the first wait or poll. A wake-up and a negotiation per small
   // gradient would cost backward more than they overlap.
   kWithMore,
-  // The caller waits at once and drives the engine itself: nobody is woken. Should it not wait
+  // The caller waits at once and drives the engine itself: no thread is woken. Should it not wait
   // after all, any poll, wait or release, or the next submission, wakes the engine.
   kDriven,
 };

@@ -53,7 +53,7 @@ class TensorQueue {
     return items_.empty();
   }
 
-  // Refuses every later Push and hands back what nobody has drained. May be called again.
+  // Refuses every later Push and hands back what is not drained. May be called again.
   [[nodiscard]] std::vector<T> Close() {
     MutexLock lock(mutex_);
     closed_ = true;

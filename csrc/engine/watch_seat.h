@@ -1,5 +1,5 @@
 // WatchSeat: which one thread sleeps until there is news for the engine: its own thread or, while
-// callers wait again and again, whichever of them drives, so that news wakes nobody else.
+// callers wait again and again, whichever of them drives, so that news wakes no other thread.
 // Owned by the engine. Sleep is called by the engine's thread without the engine role; TakeAgain,
 // Take, SleepDriving and Leave by a caller that holds the role; Wake by anybody.
 // Invariant: between TakeAgain or Take and Leave the engine's thread is not in Await.
@@ -74,7 +74,7 @@ struct WaitPolicy {
   // Without progress; a sleep costs about as much to wake from.
   Duration patience = std::chrono::microseconds(50);
   // In a series of waits: how long after one the next is expected, so that a message of a rank that
-  // is a little earlier wakes nobody. Longest delay for news that nobody waits for.
+  // is a little earlier wakes no thread. Longest delay for news without a waiting caller.
   Duration linger = std::chrono::milliseconds(1);
 
   // Where ranks outnumber cores, the rank that is waited for needs the core.

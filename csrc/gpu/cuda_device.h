@@ -1,4 +1,4 @@
-// CudaDevice: a Device on CUDA's runtime. Made by the plugin, owned by whoever opened it. Calls are
+// CudaDevice: a Device on CUDA's runtime. Made by the plugin, owned by its opener. Calls are
 // one push and pop of the device's context around one or two of CUDA's. Thread-safe. See Device.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace mydist::cuda {
 
-// EventPool: events of one GPU, used again when nobody has them. Owned by the CudaDevice, outlives
+// EventPool: events of one GPU, used again when they are free. Owned by the CudaDevice, outlives
 // what it gave out. Thread-safe; callers have the device current.
 
 class CudaEvent final : public DeviceEvent {
@@ -38,7 +38,7 @@ class EventPool {
   // One that is not recorded yet. A thread that waits for it in cudaEventSynchronize sleeps.
   Result<std::shared_ptr<const CudaEvent>> Take();
 
-  // Those that nobody has; last of all calls.
+  // The free ones; last of all calls.
   void Destroy();
 
  private:

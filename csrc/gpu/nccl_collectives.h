@@ -1,8 +1,8 @@
 // NcclCollectives: collectives on device memory over NCCL (reduce).
-// Owned by the engine, called by whoever drives it, one call at a time, with the communicator of
-// the same process set. A call puts its work on the seat's stream and returns; only Barrier waits
-// for the device. Destroyed when the stream has passed. What differs from Collectives:
-// nccl_communicator.h says how numbers do; Reduce need not have the bits of Allreduce.
+// Owned by the engine, called by the thread that drives it, one call at a time, with the
+// communicator of the same process set. A call puts its work on the seat's stream and returns; only
+// Barrier waits for the device. Destroyed when the stream has passed. What differs from
+// Collectives: nccl_communicator.h says how numbers do; Reduce need not have the bits of Allreduce.
 #pragma once
 
 #include <cstdint>

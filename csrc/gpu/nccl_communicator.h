@@ -1,9 +1,9 @@
 // NcclCommunicator: one communicator of a process set over NCCL, made when it is first needed.
-// Owned by the process set. Open, Group and Close: whoever drives the engine, one at a time; Check
-// and Abort: any thread at any time. The communicator is non-blocking, so NCCL keeps no thread:
-// what it has not finished is waited for here alone, in steps that see a deadline, an Abort and the
-// seat's watch. The first failure is final: every later call returns it, until the communicator is
-// aborted.
+// Owned by the process set. Open, Group and Close: the thread that drives the engine, one at a
+// time; Check and Abort: any thread at any time. The communicator is non-blocking, so NCCL keeps no
+// thread: what it has not finished is waited for here alone, in steps that see a deadline, an Abort
+// and the seat's watch. The first failure is final: every later call returns it, until the
+// communicator is aborted.
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ using NcclIdBroadcast = std::function<Status(nccl::UniqueId* id)>;
 class NcclCommunicator final : public DeviceLink {
  public:
   NcclCommunicator(NcclSeat seat, NcclIdBroadcast broadcast_id, const NcclPatience& patience = {});
-  // Close with the farewell's patience, where nobody has closed or aborted.
+  // Close with the farewell's patience, where it is neither closed nor aborted.
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -112,7 +112,7 @@ class NcclCommunicator final : public DeviceLink {
   bool is_open_ = false;  // Of the driving thread.
 
   Mutex call_mutex_;  // Held inside NCCL, which takes one call per communicator at a time.
-  // Set while call_mutex_ is held; taken away by whoever ends it.
+  // Set while call_mutex_ is held; taken away by the call that ends it.
   std::atomic<nccl::Comm> comm_{nullptr};
   Mutex ended_mutex_;
   Status ended_ MYDIST_GUARDED_BY(ended_mutex_);

@@ -111,7 +111,7 @@ inline void CopyBytes(void* output, const void* source, int64_t bytes) {
 
 }  // namespace mydist
 
-// Slices: who owns which part of a tensor. Pure index maths, 64-bit, the same on every rank.
+// Slices: which rank owns which part of a tensor. Pure index maths, 64-bit, the same on every rank.
 
 namespace mydist {
 

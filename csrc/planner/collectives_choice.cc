@@ -71,7 +71,7 @@ class ShmVoteBoard final : public VoteBoard {
   std::array<VoteWord, kVoices> last_;
 };
 
-// LoneVoteBoard: the board of a rank that shares no memory with others: nobody is to see what it
+// LoneVoteBoard: the board of a rank that shares no memory with others: no rank is to see what it
 // says but by messages. Owned by the engine; used by the thread that drives it.
 class LoneVoteBoard final : public VoteBoard {
  public:

@@ -32,8 +32,9 @@ void BindCodecs(pybind11::module_& module);
 
 // DefineCollective: gives Python both forms of a collective. Used once per collective, at import.
 
-// `enqueue_<name>`, which returns a handle, and `<name>`, which returns the outputs: there nobody
-// is woken, since the caller drives the engine while it waits. `submit` enqueues at Pace::kDriven.
+// `enqueue_<name>`, which returns a handle, and `<name>`, which returns the outputs: there no
+// thread is woken, since the caller drives the engine while it waits. `submit` enqueues at
+// Pace::kDriven.
 template <typename... Arguments, typename... Extra>
 void DefineCollective(pybind11::module_& module, const std::string& name,
                       Handle (*submit)(Arguments...), const Extra&... extra) {

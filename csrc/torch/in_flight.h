@@ -138,7 +138,8 @@ class InFlight {
   // up by both. Ctrl-C raises KeyboardInterrupt and leaves the handle waiting.
   std::vector<at::Tensor> Wait(Handle handle) MYDIST_EXCLUDES(mutex_);
 
-  // Wait, of a handle nobody else knows: given up, not left waiting, when that is interrupted.
+  // Wait, of a handle that no other caller knows: given up, not left waiting, when that is
+  // interrupted.
   std::vector<at::Tensor> Fetch(Handle handle) MYDIST_EXCLUDES(mutex_);
 
   // Wait for many, giving up the GIL only once: appends the outcome of each handle in turn. The

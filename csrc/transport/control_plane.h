@@ -57,7 +57,7 @@ class ControlPlane {
   virtual Result<std::optional<IncomingMessage>> Receive() = 0;
 
   // Blocks, without burning CPU, until there is news, Wake is called, or `deadline` passes (kNever:
-  // no limit; in the past: returns at once). Returns at once while there is news that nobody has
+  // no limit; in the past: returns at once). Returns at once while there is news that no call has
   // taken, except while attended; may return for no reason, rarely. Uses up the wakes so far. Takes
   // no messages out. One thread at a time, beside the role holder; none when Close is called.
   virtual void Await(TimePoint deadline) = 0;
@@ -65,7 +65,7 @@ class ControlPlane {
   // Makes the present or the next Await return, attended or not. Thread-safe, cheap, never blocks.
   virtual void Wake() = 0;
 
-  // While attended (false at first), somebody calls Receive again and again: news need not end
+  // While attended (false at first), a thread calls Receive again and again: news need not end
   // Await, which saves its thread from being woken for nothing. When attention ends, news that is
   // there or comes later ends Await again; a thread that polls for it may take up to a millisecond,
   // unless Wake follows. Called around every synchronous collective, hence cheap.

@@ -11,7 +11,7 @@
 
 namespace mydist {
 
-// What somebody says about all buckets that concern it: READY for those numbered below
+// What a rank or host says about all buckets that concern it: READY for those numbered below
 // `ready_count`; for all others nothing yet or, once `is_broken`, BREAK. Of the freeze with this
 // number only. `ready_count` only grows, up to the break, which is never taken back: a vote is cast
 // once.

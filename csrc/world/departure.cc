@@ -111,7 +111,7 @@ std::string FarewellWords(const Status& error) {
   if (is_silence && !words.empty()) words.insert(0, 1, kSilentMark);
   if (is_death && !words.empty()) words.insert(0, 1, kDeadMark);
   if (is_timeout) words.insert(0, 1, kTimeoutMark);
-  // Those who hear of it say themselves in which call.
+  // Ranks that hear of it say themselves in which call.
   const bool leaves_call_out = is_silence || is_death;
   const std::string& cause = error.cause();
   return words + kSeparator + (leaves_call_out ? WithoutCall(error.failure(), cause) : cause);

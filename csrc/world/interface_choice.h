@@ -32,7 +32,7 @@ struct InterfaceWish {
   std::vector<std::string> route_addresses;  // From RouteAddresses.
 };
 
-// The named interface; else loopback on a single host, so that nobody outside can connect; else
+// The named interface; else loopback on a single host, so that no other host can connect; else
 // the first address of a route that is not loopback, else the first one that is not loopback, IPv4
 // before IPv6.
 // kInvalidArgument listing what exists when nothing fits.

@@ -1,4 +1,4 @@
-// Topology: who and where this rank is. Pure; made once per init from what all ranks reported.
+// Topology: this rank's numbers and hosts. Pure; made once per init from what all ranks reported.
 #pragma once
 
 #include <cstdint>

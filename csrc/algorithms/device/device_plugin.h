@@ -71,7 +71,7 @@ class DevicePlugin {
   // made by fork.
   virtual Result<int> DeviceCount() = 0;
   // 0 <= index < DeviceCount(). kInvalidArgument for another, kInternal with the driver's words.
-  // The same object for all who have it at a time.
+  // The same object for all owners at a time.
   virtual Result<std::shared_ptr<Device>> OpenDevice(int index) = 0;
   // E.g. 23203 for 2.32.3. Opens NCCL the first time, which asks for no GPU; only that call's
   // places count. kInternal with the places that were looked at.

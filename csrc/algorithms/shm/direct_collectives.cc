@@ -156,7 +156,7 @@ Status DirectCollectives::CollectOutputs(const Fold& fold, const Receivers& rece
                             memory().View(team_.member(rank), place, fold.count * element_bytes));
     outputs_.push_back(view);
   }
-  // From where it is written to those who cannot be seen.
+  // From where it is written to those that cannot be seen.
   if (outputs_.empty()) outputs_.push_back(BounceOf(team_.rank));
   return Status::Ok();
 }

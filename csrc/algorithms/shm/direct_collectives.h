@@ -2,7 +2,7 @@
 // peers can reach (reduce). Owned by the ShmCollectives, for a team of at least two.
 // First everybody posts where its tensor is; if one of them cannot be reached, all ranks see it and
 // answer false: nothing has been done, and the team goes another way. Else a last step makes sure
-// that nobody returns before all have read and written.
+// that no rank returns before all have read and written.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ class DirectCollectives {
   Result<bool> Receive(uint8_t* data, int64_t bytes, int peer);
 
   // After one of the above has failed, before its tensors may be freed: until then those of `peers`
-  // (of the arena) who are still at it may read and write them; afterwards only late writers do
+  // (of the arena) that are still at it may read and write them; afterwards only late writers do
   // (world/late_writes.h). This rank leaves. Gives `error`.
   Status Settle(const Status& error, std::span<const int> peers);
 

@@ -91,8 +91,8 @@ class FrozenMode {
   // Something this rank wants needs negotiation. Nothing while not active.
   void Break();
   void SetWaiting(bool waiting, TimePoint now);
-  // This rank is gone: nobody is to wait for its votes. What there is to send for that, if it is in
-  // a freeze. It follows no later one.
+  // This rank is gone: no rank is to wait for its votes. What there is to send for that, if it is
+  // in a freeze. It follows no later one.
   std::optional<HostVote> Leave();
   // The ranks whose words an undecided vote waits for; empty without such a vote.
   std::vector<int32_t> Undecided() const;

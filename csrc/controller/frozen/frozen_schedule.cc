@@ -232,7 +232,7 @@ FrozenSchedule::Move FrozenSchedule::Execute(TimePoint now) {
   held_count_ -= entry.held.size();
   for (std::optional<Held>& held : entry.held) held.reset();
   entry.missing = entry.held.size();
-  // Without the growths, which nobody else needs: this is done for every bucket of every step.
+  // Without the growths, which no other caller needs: this is done for every bucket of every step.
   executed_ = {.process_set = entry.bucket.process_set, .tensors = entry.bucket.tensors};
   Renumber(Head());
   has_voted_ = false;

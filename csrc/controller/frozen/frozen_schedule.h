@@ -34,7 +34,7 @@ struct FrozenBucket {
 struct FrozenPatience {
   // A caller waits, and the next bucket lacks a tensor of this rank: BREAK.
   Duration with_caller = std::chrono::milliseconds(5);
-  // The same when nobody waits; or this rank is READY and others are not: it asks for a thaw.
+  // The same when no caller waits; or this rank is READY and others are not: it asks for a thaw.
   Duration without = std::chrono::seconds(1);
 };
 
@@ -64,7 +64,7 @@ class FrozenSchedule {
   void Break() { wants_break_ = true; }
   // This rank is gone: it says BREAK, by word(), wherever it has not voted. No longer active.
   void Abandon();
-  // A caller of this rank waits for a tensor; or nobody does any more.
+  // A caller of this rank waits for a tensor; or no caller does any more.
   void SetWaiting(bool waiting, TimePoint now);
 
   enum class Move {
@@ -81,10 +81,11 @@ class FrozenSchedule {
   // Of the bucket of the last move.
   Bucket TakeExecuted() { return std::move(executed_); }
   std::span<const int32_t> near() const { return current_->near; }  // The members on this host.
-  std::span<const int32_t> judges() const;  // Those of them who read this rank's vote.
+  std::span<const int32_t> judges() const;  // Those of them that read this rank's vote.
   std::span<const int32_t> far() const { return current_->far; }
   bool leads() const { return Leads(*current_); }
-  // All who may wait for a word of this rank: on this host, and leaders on others. Until Freeze.
+  // All ranks that may wait for a word of this rank: on this host, and leaders on others. Until
+  // Freeze.
   std::span<const int32_t> all_near() const { return all_near_; }
   std::span<const int32_t> all_far() const { return all_far_; }
   // What was submitted and not executed, in order of submission.

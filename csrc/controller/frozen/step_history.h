@@ -42,7 +42,7 @@ class StepHistory {
   void Add(const std::shared_ptr<const Agreement>& agreement);
   // The agreement never comes again: if it came fewer than `least_repeats` times, drops it and what
   // was before, which cannot be a part of a step any more. Without this a job whose shapes change
-  // from step to step would fill the history with what nobody else keeps.
+  // from step to step would fill the history with what no other rank keeps.
   void Retire(const Agreement* agreement);
   void EndBatch() { batch_begins_ = true; }
   // Something else happened: what was before does not count.

@@ -35,7 +35,7 @@ struct MYDIST_EXPORT Request {
   // Members of a group become ready, execute and fail together. Empty: no group.
   std::string group;
   int32_t group_size = 0;
-  // Global ranks. kSendReceive: the sender, then the receiver; nobody else takes part.
+  // Global ranks. kSendReceive: the sender, then the receiver; no other rank takes part.
   // kAddProcessSet: of the new set, ascending. Else empty.
   std::vector<int32_t> ranks;
   InputValues values = InputValues::kAccepted;

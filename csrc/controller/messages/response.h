@@ -101,9 +101,9 @@ struct StreamItem {
   std::string text;
   std::string hint;                 // kError: what to do, where that is more than usual.
   std::vector<std::string> groups;  // Groups whose members fail with `name`.
-  std::vector<int32_t> ranks;       // kError: who takes part, as in the request. Empty: everybody.
-  std::vector<int32_t> missing;     // kError, kStall: the ranks to blame; empty: all or none.
-  OpKind op = OpKind::kAllreduce;   // kError: of `name`.
+  std::vector<int32_t> ranks;    // kError: the ranks that take part, as in the request. Empty: all.
+  std::vector<int32_t> missing;  // kError, kStall: the ranks to blame; empty: all or none.
+  OpKind op = OpKind::kAllreduce;  // kError: of `name`.
   int32_t rank = -1;
   bool flag = false;
   FrozenStep frozen;

@@ -24,7 +24,7 @@ struct StreamHandle {
   bool operator==(const StreamHandle&) const = default;
 };
 
-// The point of a stream at which it was recorded. Goes back to its device when nobody has it.
+// The point of a stream at which it was recorded. Goes back to its device when it is out of use.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;

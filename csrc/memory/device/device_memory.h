@@ -40,7 +40,7 @@ struct StreamSeat {
   WaitWatch watch{};  // Asked while the host waits for the stream.
 };
 
-// PassingMemory: memory that a stream still uses and nobody else keeps; let go of when the stream
+// PassingMemory: memory that only a stream still uses; let go of when the stream
 // has passed. Owned and used by the thread that put the work there; destroyed when the stream has
 // passed.
 class PassingMemory {

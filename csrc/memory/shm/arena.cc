@@ -240,7 +240,7 @@ class Arena::Handshake {
     if (own_.ok()) return Say(kAgrees, (*own_)->heap_refusal_);
     return Say(wants_name_ ? kWantsName : kRefuses, own_.status().message());
   }
-  // The first refusal among what the ranks of the host said; none if nobody refuses.
+  // The first refusal among what the ranks of the host said; none if no rank refuses.
   std::string FirstRefusal(const std::vector<Blob>& answers) const {
     for (const int rank : options_.ranks) {
       const Result<std::string> refusal = Agreed(answers, rank);

@@ -51,7 +51,7 @@ class Waiter {
   // From now on waits ask it. Null: they are not bounded.
   void SetWatchdog(Watchdog* watchdog) { watchdog_ = watchdog; }
 
-  // After a change: wakes those of `peers` that sleep. Costs at most a fence when nobody does.
+  // After a change: wakes those of `peers` that sleep. Costs at most a fence when none does.
   void Ring(std::span<const int> peers);
 
   struct Peers {

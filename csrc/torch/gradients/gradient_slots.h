@@ -1,7 +1,7 @@
 // GradientSlots: the memory in which gradients lie side by side while they are reduced, so that a
 // batch of neighbours is reduced without packing. On a GPU it comes from torch.
 // Owned by the GradientReducer; called with the GIL held. Every slot is a storage of its own, which
-// keeps the memory alive; a tensor over it looks like any other. A slot that somebody else still
+// keeps the memory alive; a tensor over it looks like any other. A slot that another tensor still
 // holds, a kept reference to an earlier gradient, say, is never given out.
 #pragma once
 
@@ -38,12 +38,12 @@ class GradientSlots {
   at::Tensor Take(size_t index, at::IntArrayRef sizes, at::ScalarType dtype,
                   const at::Device& device) const;
 
-  // This parameter has no slot from now on. The memory goes when nobody looks at any slot in it.
+  // This parameter has no slot from now on. The memory goes when no tensor is in any slot of it.
   void GiveUp(size_t index);
 
   // Of all slots that have not been given up.
   int64_t bytes() const { return bytes_; }
-  // Where those on GPUs lie, as torch knows it; lets go of what nobody looks at any more.
+  // Where those on GPUs lie, as torch knows it; lets go of what no tensor uses any more.
   std::vector<c10::Storage> GpuMemory();
 
  private:
@@ -63,8 +63,8 @@ class GradientSlots {
 // is such a place: collectives read it where it lies. Throws when there is no memory.
 at::Tensor EmptyInReach(int64_t bytes);
 
-// Whether the tensor object may be given other memory: it is an ordinary one, and nobody else looks
-// at what it has. `is_fresh`: autograd has made it, so nobody can have meant to.
+// Whether the tensor object may be given other memory: it is an ordinary one, and no other one
+// looks at what it has. `is_fresh`: autograd has made it, so no program can have meant to.
 bool CanMove(const at::Tensor& tensor, bool is_fresh);
 
 // Gradients can be views of one tensor (autograd's of a cat or stack, or a flat buffer of the

@@ -1,4 +1,4 @@
-// PeerStates: what is known about every peer of a Gloo mesh, and who ended the job.
+// PeerStates: what is known about every peer of a Gloo mesh, and which one ended the job.
 // Shared by the receiver threads (which learn of it), the control plane and the transport (which
 // must stop waiting). Thread-safe. The first loss is the cause; later ones are its consequences.
 #pragma once

@@ -1,4 +1,4 @@
-// The local backend: a job of one rank, which has nobody to talk to, and jobs of one host, whose
+// The local backend: a job of one rank, which has no peer, and jobs of one host, whose
 // ranks talk through the memory they share.
 #include <atomic>
 #include <deque>
@@ -162,7 +162,7 @@ class CompositeControlPlane final : public ControlPlane {
   std::atomic<bool> is_attended_{false};
   std::atomic<bool> is_stopping_{false};
   Mutex mutex_;  // Of taking from cross_, so that messages stay in order.
-  // What the forwarder has taken and nobody has received.
+  // What the forwarder has taken and no rank has received.
   std::deque<Found> found_ MYDIST_GUARDED_BY(mutex_);
   std::atomic<bool> has_found_{false};
   std::thread forwarder_;

@@ -267,7 +267,7 @@ class LocalControlPlane final : public ControlPlane {
   void RingOwn(uint32_t waiting);
   void HandleEnd(int index);
   Status Lost(int index);
-  // A lost peer, if there is one that nobody has heard of: the cause of others having left.
+  // A lost peer, if there is one that is not reported yet: the cause of others having left.
   Status FindCause();
   // Takes what comes in while closing, as peers may wait for the room.
   void Discard();
