@@ -234,7 +234,8 @@ class CodecPath(HookedPath):
         high, is one that all ranks skip. It must leave no trace in what they keep.
         """
         ends = [(bucket, bucket.arrived) for bucket in self._buckets if bucket.arrived is not None]
-        if all(end.is_finite for _, end in ends):
+        # The raw ones are the same on all ranks, too.
+        if all(end.is_finite for _, end in ends) and all(map(_is_finite, results)):
             with self._meter.timed():
                 for _, end in ends:
                     if end.keeps:
@@ -349,6 +350,11 @@ class CodecPath(HookedPath):
     def drop_state(self) -> bool:
         """Forgets what this rank keeps. Returns whether that is anything."""
         return self.residuals.drop()
+
+
+def _is_finite(result: torch.Tensor) -> bool:
+    values = result._values() if result.is_sparse else result
+    return bool(values.isfinite().all())
 
 
 def _flat_values(gradient: Gradient) -> torch.Tensor:
