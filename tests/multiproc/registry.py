@@ -64,6 +64,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "strategy_figures",
         "strategy_admm",
         "codecs",
+        "sparse_codecs",
     ),
     # With two servers; once over shared memory, once over TCP.
     "servers": ("parameter_server", "served_strategies", "mixtures"),
@@ -111,6 +112,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "joining",
         "strategies",
         "codecs",
+        "sparse_codecs",
     ),
     # Several buckets, whatever is measured.
     "bucketed": ("optimizer_views",),

@@ -13,7 +13,10 @@ from mydist.optim.encoding.places import Places
 from mydist.optim.encoding.slices import Cut, as_table, slices_of
 
 C = md.Compression
-CODECS = [C.int8(), C.int8(block=48)]
+CODECS = [
+    *(C.int8(), C.int8(block=48)),
+    *(C.topk(), C.topk(ratio=0.7), C.threshold(1.5), C.dgc(ratio=0.01)),
+]
 
 
 def encoded(
@@ -22,7 +25,9 @@ def encoded(
     """The payload of all values."""
     out = torch.zeros(core.max_bytes(values.numel()), dtype=torch.uint8)
     cuts = as_table([Cut(0, 0, values.numel())])
-    states = [] if state is None else [state]
+    if state is None:
+        state = torch.zeros(values.numel() * core.state_floats)
+    states = [state] if core.state_floats else []
     sizes, _ = core.encode([values], cuts, states, [1.0] * len(states), [key], out)
     return out[: sizes[0]]
 

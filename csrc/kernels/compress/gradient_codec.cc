@@ -24,7 +24,7 @@ struct Header {
 static_assert(sizeof(Header) == kHeaderBytes);
 
 const std::vector<CodecRow>& Rows() {
-  static const std::vector<CodecRow> rows = {Int8Row()};
+  static const std::vector<CodecRow> rows = {Int8Row(), TopKRow(), ThresholdRow(), DgcRow()};
   return rows;
 }
 

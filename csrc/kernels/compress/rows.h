@@ -5,6 +5,9 @@
 
 namespace mydist {
 
+CodecRow DgcRow();
 CodecRow Int8Row();
+CodecRow ThresholdRow();
+CodecRow TopKRow();
 
 }  // namespace mydist

@@ -79,6 +79,18 @@ class Codec:
         """Whether a gradient of this shape is encoded; others travel as they are."""
         return True
 
+    @property
+    def own_momentum(self) -> float | None:
+        """The momentum inside the codec; the wrapped optimizer has none then. None: there is none.
+
+        A gradient that is not encoded gets it after the sum.
+        """
+        return None
+
+    def at_step(self, step: int) -> Codec:
+        """What encodes step number `step`; another one if arguments change while steps go on."""
+        return self
+
     def core(self) -> CodecCore:
         """What encodes and decodes."""
         options = {

@@ -13,7 +13,10 @@ from typing import Any, ClassVar
 import torch
 
 from ..codecs.codec import Codec
+from ..codecs.dgc import Dgc
 from ..codecs.int8 import Int8
+from ..codecs.threshold import Threshold
+from ..codecs.topk import TopK
 from .arguments import check_tensor
 
 __all__ = ["Compression", "Compressor"]
@@ -101,6 +104,9 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     int8 = Int8
+    topk = TopK
+    threshold = Threshold
+    dgc = Dgc
 
 
 # What collectives take as `compression`, and what optimizers take.

@@ -161,9 +161,9 @@ def make_gradient_path(
     options: ReductionOptions, parameters: Sequence[torch.Tensor]
 ) -> GradientPath:
     """The path for this process set and compression. ValueError before mydist.init()."""
-    if options.process_set.size() == 1:
-        return SoloPath(options)
     choices = choice.by_pattern(options.compression)
+    if options.process_set.size() == 1 and not choice.has_momentum(choices):
+        return SoloPath(options)
     places = choice.places_of(options.process_set)
     if choice.is_encoded(choices, places):
         return _codec_path(options, choices, places)

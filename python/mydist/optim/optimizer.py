@@ -35,6 +35,7 @@ from .optimizer_arguments import (
     checked_strategies,
     chosen_groups,
     refuse_for_strategies,
+    refuse_second_momentum,
 )
 from .strategies.network_job import NetworkJob
 from .strategies.run import StrategyRun
@@ -141,6 +142,7 @@ def _wrap(
     buffers: Sequence[tuple[str, torch.Tensor]],
 ) -> torch.optim.Optimizer:
     """Chooses the paths of the gradients, and the methods that go with them."""
+    refuse_second_momentum(options.compression, optimizer, list(names.of(optimizer)))
     is_adasum = options.op == ReduceOp.ADASUM
     codecs = choice.text(choice.by_pattern(options.compression))
     is_mapping = isinstance(options.compression, Mapping)  # So no strategy sends anything.

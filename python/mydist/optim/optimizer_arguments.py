@@ -12,7 +12,7 @@ from ..codecs.codec import Codec
 from ..job.error_text import wrong_type
 from ..reduce_op import Average, ReduceOp, Sum
 from .gradient_names import is_named
-from .name_patterns import by_pattern
+from .name_patterns import by_pattern, checked_match
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SynchronousGradients
 
@@ -100,11 +100,59 @@ def checked_compression(
         )
     choices = compression.values() if isinstance(compression, Mapping) else [compression]
     for choice in choices:
+        if (
+            isinstance(choice, Codec)
+            and choice.own_momentum is not None
+            and not all(
+                isinstance(strategy, SynchronousGradients) for strategy in strategies.values()
+            )
+        ):
+            raise ValueError(
+                f"DistributedOptimizer: compression={choice} has a momentum of gradients, so it "
+                "needs communication=SynchronousGradients()"
+            )
         if isinstance(choice, Codec) and op not in (Average, Sum):
             raise ValueError(
                 f"DistributedOptimizer: compression={choice} needs op=Average or Sum, got op={op}"
             )
     return compression
+
+
+def refuse_second_momentum(
+    compression: Any,
+    optimizer: torch.optim.Optimizer,
+    named: Sequence[tuple[torch.Tensor, str]],
+) -> None:
+    """Raises ValueError where a codec has a momentum inside and does not fit a parameter group.
+
+    That is one with a momentum of its own, or with parameters that another codec takes: those
+    would have none.
+    """
+    patterns = compression if isinstance(compression, Mapping) else {"*": compression}
+    owner = "DistributedOptimizer: compression"
+    taken = {id(p): patterns[checked_match(owner, name, patterns)] for p, name in named}
+    for number, group in enumerate(optimizer.param_groups):
+        choices = [taken[id(parameter)] for parameter in group["params"]]
+        inside = [c for c in choices if isinstance(c, Codec) and c.own_momentum is not None]
+        if not inside:
+            continue
+        codec = inside[0]
+        for argument, momentum in (
+            ("momentum", group.get("momentum", 0)),
+            ("betas", group.get("betas", (0,))[0]),
+        ):
+            if momentum != 0:
+                raise ValueError(
+                    f"{owner}={codec} has a momentum inside, and parameter group {number} has "
+                    f"{argument}={group[argument]}; use torch.optim.SGD with momentum=0 there"
+                )
+        other = next((choice for choice in choices if choice != codec), None)
+        if other is not None:
+            text = str(other) if isinstance(other, Codec) else getattr(other, "__name__", other)
+            raise ValueError(
+                f"{owner}={codec} has a momentum inside, and parameter group {number} has "
+                f"parameters with {text}, which would have none; give them a group of their own"
+            )
 
 
 def checked_op(op: Any) -> ReduceOp:

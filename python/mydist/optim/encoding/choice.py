@@ -28,9 +28,16 @@ def places_of(process_set: ProcessSet) -> Places:
 
 def is_encoded(choices: ByPattern, places: Places) -> bool:
     """Whether any codec has something to do: ranks of one host exchange exact values."""
-    return any(
+    return has_momentum(choices) or any(
         isinstance(choice, Codec) and (choice.force or not places.is_one_host)
         for choice in choices.values()
+    )
+
+
+def has_momentum(choices: ByPattern) -> bool:
+    """Whether any codec has a momentum of its own, which gradients get however they travel."""
+    return any(
+        isinstance(choice, Codec) and choice.own_momentum is not None for choice in choices.values()
     )
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .exchange import BucketPlan, Exchange
+from .gather import Gather
 from .two_phase import TwoPhase
 
-EXCHANGES: dict[str, Callable[[BucketPlan], Exchange]] = {"slices": TwoPhase}
+EXCHANGES: dict[str, Callable[[BucketPlan], Exchange]] = {
+    "slices": TwoPhase,
+    "gathers": Gather,
+}

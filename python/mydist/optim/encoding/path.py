@@ -240,6 +240,8 @@ class CodecPath(HookedPath):
                 for _, end in ends:
                     if end.keeps:
                         end.keep()
+            for flight, result in zip(raw, results, strict=True):
+                self._add_momentum(flight.gradient, result)
             self._step += 1
         for bucket, end in ends:
             if end.keeps:
@@ -248,6 +250,21 @@ class CodecPath(HookedPath):
         with torch.no_grad():
             for flight, result in zip(raw, results, strict=True):
                 flight.gradient.expect_unchanged().copy_(result)
+
+    def _add_momentum(self, gradient: Gradient, result: torch.Tensor) -> None:
+        """Some codecs have a momentum inside, so the optimizer has none for what travels raw."""
+        codec = self._compression_of(gradient)
+        momentum = codec.own_momentum if isinstance(codec, Codec) else None
+        if momentum is None or result.is_sparse or not result.is_floating_point():
+            return
+        names = [gradient.name]
+        is_double = result.dtype == torch.float64
+        dtype = torch.float64 if is_double else torch.float32
+        (state,) = self.residuals.tensors("momentum", names, [result.numel()], dtype)
+        (factor,) = self.residuals.factors(names)
+        state.mul_(momentum * factor).add_(result.detach().to("cpu", dtype).reshape(-1))
+        result.copy_(state.view(result.shape))
+        self.residuals.kept(names)
 
     def _plan_new(self) -> None:
         """Gives a bucket to each gradient that has none yet; frozen ones get one when thawed."""
@@ -306,8 +323,10 @@ class CodecPath(HookedPath):
             return None, getattr(codec, "__name__", str(codec))
         if self._settings.places.is_one_host and not codec.force:
             return None, "all ranks are on one host"
-        if not codec.takes(tuple(parameter.shape)) or parameter.numel() < LEAST_VALUES:
+        if parameter.numel() < LEAST_VALUES:
             return None, "small"
+        if not codec.takes(tuple(parameter.shape)):
+            return None, f"shapes that {codec.name} does not make smaller"
         if grad is not None and grad.is_sparse:
             return None, "sparse"
         if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):

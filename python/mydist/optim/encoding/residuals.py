@@ -33,13 +33,19 @@ class Residuals:
         self._units_of = units_of
         self._by_name: dict[str, Residual] = {}
 
-    def tensors(self, role: str, names: Sequence[str], floats: Sequence[int]) -> list[torch.Tensor]:
-        """The state of these gradients, flat float32 on the CPU, zeros at first."""
+    def tensors(
+        self,
+        role: str,
+        names: Sequence[str],
+        floats: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> list[torch.Tensor]:
+        """The state of these gradients, flat on the CPU, zeros at first."""
         found = []
         for name, count in zip(names, floats, strict=True):
             tensors = self._by_name.setdefault(name, Residual()).tensors
             if role not in tensors or tensors[role].numel() != count:
-                tensors[role] = torch.zeros(count, dtype=torch.float32, device="cpu")
+                tensors[role] = torch.zeros(count, dtype=dtype, device="cpu")
             found.append(tensors[role])
         return found
 
