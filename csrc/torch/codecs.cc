@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/compress/gradient_codec.h"
+#include "kernels/compress/low_rank.h"
 #include "torch/bindings.h"
 #include "torch/collective_call.h"
 #include "torch/error_translation.h"
@@ -209,6 +210,75 @@ class CodecBinding {
   std::vector<float> corrected_;  // Used again: new memory costs more than the work on it.
 };
 
+// P and Q of a matrix of `rows` rows, with as many columns each. Refused otherwise.
+void ExpectFactors(size_t values, int64_t rows, size_t p, size_t q) {
+  const auto height = static_cast<size_t>(rows);
+  const bool is_matrix = rows > 0 && values > 0 && values % height == 0;
+  if (!is_matrix || p == 0 || p % height != 0 || q != p / height * (values / height)) {
+    CollectiveCall::Refuse("codec: the factors do not fit the matrix");
+  }
+}
+
+LowRankMatrix MatrixOf(const at::Tensor& values, const at::Tensor& residual, double factor,
+                       int64_t rows) {
+  const LowRankMatrix m = {.values = FloatsOf(values, "a gradient"),
+                           .residual = FloatsOf(residual, "a state"),
+                           .factor = static_cast<float>(factor),
+                           .rows = rows};
+  if (m.residual.size() != m.values.size()) CollectiveCall::Refuse("codec: expected a state");
+  return m;
+}
+
+void Times(const at::Tensor& values, const at::Tensor& residual, double factor, int64_t rows,
+           const at::Tensor& q, const at::Tensor& p) {
+  const LowRankMatrix m = MatrixOf(values, residual, factor, rows);
+  const std::span<float> left = FloatsOf(p, "a factor");
+  const std::span<float> right = FloatsOf(q, "a factor");
+  ExpectFactors(m.values.size(), rows, left.size(), right.size());
+  const WithoutGil without_gil;
+  LowRankTimes(m, right, left);
+}
+
+void TransposedTimes(const at::Tensor& values, const at::Tensor& residual, double factor,
+                     int64_t rows, const at::Tensor& p, const at::Tensor& q) {
+  const LowRankMatrix m = MatrixOf(values, residual, factor, rows);
+  const std::span<float> left = FloatsOf(p, "a factor");
+  const std::span<float> right = FloatsOf(q, "a factor");
+  ExpectFactors(m.values.size(), rows, left.size(), right.size());
+  const WithoutGil without_gil;
+  LowRankTransposedTimes(m, left, right);
+}
+
+void Product(const at::Tensor& p, const at::Tensor& q, int64_t rows, double scale,
+             const at::Tensor& out) {
+  const std::span<float> to = FloatsOf(out, "a gradient");
+  const std::span<float> left = FloatsOf(p, "a factor");
+  const std::span<float> right = FloatsOf(q, "a factor");
+  ExpectFactors(to.size(), rows, left.size(), right.size());
+  const WithoutGil without_gil;
+  LowRankProduct(left, right, rows, static_cast<float>(scale), to);
+}
+
+void KeepLowRank(const at::Tensor& values, const at::Tensor& residual, double factor, int64_t rows,
+                 const at::Tensor& p, const at::Tensor& q) {
+  const LowRankMatrix m = MatrixOf(values, residual, factor, rows);
+  const std::span<float> left = FloatsOf(p, "a factor");
+  const std::span<float> right = FloatsOf(q, "a factor");
+  ExpectFactors(m.values.size(), rows, left.size(), right.size());
+  const std::span<float> kept = FloatsOf(residual, "a state");
+  const WithoutGil without_gil;
+  LowRankKeep(m.values, m.factor, rows, left, right, kept);
+}
+
+void OrthogonalizeColumns(const at::Tensor& columns, int64_t length) {
+  const std::span<float> floats = FloatsOf(columns, "a factor");
+  if (length <= 0 || floats.size() % static_cast<size_t>(length) != 0) {
+    CollectiveCall::Refuse("codec: the factor has no columns of this length");
+  }
+  const WithoutGil without_gil;
+  Orthogonalize(floats, length);
+}
+
 }  // namespace
 
 void BindCodecs(py::module_& module) {
@@ -226,6 +296,15 @@ void BindCodecs(py::module_& module) {
            arg("out"))
       .def("keep", &CodecBinding::Keep, arg("values"), arg("cuts"), arg("states"), arg("factors"),
            arg("payloads"));
+  module.def("low_rank_times", &Times, arg("values"), arg("residual"), arg("factor"), arg("rows"),
+             arg("q"), arg("p"));
+  module.def("low_rank_transposed_times", &TransposedTimes, arg("values"), arg("residual"),
+             arg("factor"), arg("rows"), arg("p"), arg("q"));
+  module.def("low_rank_product", &Product, arg("p"), arg("q"), arg("rows"), arg("scale"),
+             arg("out"));
+  module.def("low_rank_keep", &KeepLowRank, arg("values"), arg("residual"), arg("factor"),
+             arg("rows"), arg("p"), arg("q"));
+  module.def("orthogonalize", &OrthogonalizeColumns, arg("columns"), arg("length"));
 }
 
 }  // namespace mydist

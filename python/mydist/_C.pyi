@@ -211,6 +211,36 @@ class GradientCodec:
         payloads: torch.Tensor,
     ) -> None: ...
 
+# Matrices of `rows` rows as products P·Qᵀ; csrc/kernels/compress/low_rank.h. All are flat float32
+# tensors on the CPU. M = values + residual × factor.
+def low_rank_times(
+    values: torch.Tensor,
+    residual: torch.Tensor,
+    factor: float,
+    rows: int,
+    q: torch.Tensor,
+    p: torch.Tensor,
+) -> None: ...  # p = M·Q
+def low_rank_transposed_times(
+    values: torch.Tensor,
+    residual: torch.Tensor,
+    factor: float,
+    rows: int,
+    p: torch.Tensor,
+    q: torch.Tensor,
+) -> None: ...  # q = Mᵀ·P
+def low_rank_product(
+    p: torch.Tensor, q: torch.Tensor, rows: int, scale: float, out: torch.Tensor
+) -> None: ...  # out = P·Qᵀ × scale
+def low_rank_keep(
+    values: torch.Tensor,
+    residual: torch.Tensor,
+    factor: float,
+    rows: int,
+    p: torch.Tensor,
+    q: torch.Tensor,
+) -> None: ...  # residual = M − P·Qᵀ
+def orthogonalize(columns: torch.Tensor, length: int) -> None: ...
 def install_quit_handler() -> bool: ...  # Whether this call has done so.
 def note_quit_handler_on_top() -> None: ...
 def explain() -> list[tuple[str, str, str]]: ...  # Topic, choice, reason.

@@ -15,6 +15,8 @@ import torch
 from ..codecs.codec import Codec
 from ..codecs.dgc import Dgc
 from ..codecs.int8 import Int8
+from ..codecs.powersgd import PowerSGD
+from ..codecs.randomk import RandomK
 from ..codecs.threshold import Threshold
 from ..codecs.topk import TopK
 from .arguments import check_tensor
@@ -105,8 +107,10 @@ class Compression:
     bf16 = BF16Compressor
     int8 = Int8
     topk = TopK
+    randomk = RandomK
     threshold = Threshold
     dgc = Dgc
+    powersgd = PowerSGD
 
 
 # What collectives take as `compression`, and what optimizers take.

@@ -19,6 +19,8 @@ C = md.Compression
 CODECS: dict[str, Callable[[bool], Codec]] = {
     "topk": lambda force: C.topk(0.02, force=force),
     "threshold": lambda force: C.threshold(2.5, force=force),
+    "randomk": lambda force: C.randomk(0.02, force=force),
+    "powersgd": lambda force: C.powersgd(rank=3, force=force),
 }
 BY_NAME = [(name,) for name in CODECS]
 WITH_MOMENTUM = [*BY_NAME, ("dgc",)]
@@ -51,10 +53,11 @@ def what_arrived_and_what_is_kept_is_what_was_given(name: str) -> None:
         assert (layer.bias.grad.double() - mean_of(step)[1]).abs().max() < 1e-6
 
 
-@check(min_size=2, cases=[("topk",), ("threshold",)])
+@check(min_size=2, cases=[("topk",), ("randomk",), ("threshold",)])
 def all_values_give_the_bits_of_no_codec(name: str) -> None:
     make: dict[str, Codec] = {
         "topk": C.topk(1, force=True),
+        "randomk": C.randomk(1, force=True),
         "threshold": C.threshold(1e-30, force=True),
     }
     layer, plain = Layer(make[name]), Layer(C.none)
@@ -118,6 +121,48 @@ def a_state_that_is_loaded_goes_on_with_the_same_bits(name: str) -> None:
         assert raw(layer.synchronize(step)) == raw(later.synchronize(step)), step
         assert layer.bias.grad is not None and later.bias.grad is not None
         assert raw(layer.bias.grad) == raw(later.bias.grad), step
+
+
+@check(min_size=2)
+def powersgd_is_the_algorithm_of_the_paper() -> None:
+    """Against float64; columns of P may be at other angles, but span the same."""
+    rank, steps = 3, 5
+    layer = Layer(C.powersgd(rank, force=True))
+    errors = [torch.zeros(layer.weight.shape, dtype=torch.float64) for _ in range(md.size())]
+    q = None
+    for step in range(steps):
+        grad = layer.synchronize(step)
+        (state,) = layer.optimizer.rank_state_dict()["codecs"].values()
+        ms = [gradients_of(r, step)[0].double() + errors[r] for r in range(md.size())]
+        if q is None:  # The first one is drawn, so the reference begins behind it.
+            q = state["residuals"]["weight"]["tensors"]["q"].double().view(rank, -1).T
+            own = state["residuals"]["weight"]["tensors"]["sent"].double().view(grad.shape)
+            flat = md.allgather(own[None], name="errors")
+            errors = list(flat)
+            continue
+        p, _ = torch.linalg.qr(sum(m @ q for m in ms))
+        qs = [m.T @ p for m in ms]
+        q = sum(qs)
+        expected = p @ q.T / md.size()
+        assert (grad.double() - expected).abs().max() < 2e-5, step
+        errors = [m - p @ of_rank.T for m, of_rank in zip(ms, qs, strict=True)]
+
+
+@check(min_size=2)
+def before_its_start_powersgd_sends_all() -> None:
+    layer, plain = Layer(C.powersgd(start=2, force=True)), Layer(C.none)
+    for step in range(3):
+        grad, expected = layer.synchronize(step), plain.synchronize(step)
+        assert ((grad - expected).abs().max() < 1e-6) == (step < 2), step
+
+
+@check(min_size=2)
+def seeds_decide_what_is_drawn() -> None:
+    layers = [Layer(C.randomk(0.02, seed=seed, force=True)) for seed in (1, 1, 2)]
+    state = torch.get_rng_state()
+    first, same, other = (raw(layer.synchronize()) for layer in layers)
+    assert first == same != other
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @check(min_size=2)
