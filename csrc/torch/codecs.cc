@@ -78,7 +78,7 @@ class CodecBinding {
 
   py::tuple Encode(const Tensors& values, const at::Tensor& cuts, const Tensors& states,
                    const std::vector<double>& factors, const std::vector<uint64_t>& keys,
-                   const at::Tensor& out) {
+                   const at::Tensor& out) const {
     const Call call(*this, values, cuts, states, factors);
     const std::span<uint8_t> bytes = SpanOf<uint8_t>(out, at::kByte, "the output");
     if (keys.size() != values.size()) CollectiveCall::Refuse("codec: expected a key per tensor");
@@ -96,7 +96,8 @@ class CodecBinding {
       for (const Cut& cut : call.cuts) {
         const uint64_t key =
             MixKeys(keys[static_cast<size_t>(cut.tensor)], static_cast<uint64_t>(cut.begin));
-        const EncodedBody written = codec_.Write(Corrected(call, cut), key, bytes.data() + at);
+        const EncodedBody written = codec_.Write(Range(call.values, cut), State(call, cut),
+                                                 call.Factor(cut), key, bytes.data() + at);
         sizes.push_back(written.bytes);
         at += written.bytes;
         is_finite = is_finite && written.is_finite;
@@ -197,17 +198,7 @@ class CodecBinding {
         static_cast<size_t>(cut.begin * floats), static_cast<size_t>(cut.count * floats));
   }
 
-  std::span<const float> Corrected(const Call& call, const Cut& cut) {
-    const std::span<float> values = Range(call.values, cut);
-    if (state_floats() == 0) return values;
-    if (corrected_.size() < values.size()) corrected_.resize(values.size());
-    const std::span<float> corrected(corrected_.data(), values.size());
-    codec_.codec().Correct(values, State(call, cut), call.Factor(cut), corrected);
-    return corrected;
-  }
-
   PayloadCodec codec_;
-  std::vector<float> corrected_;  // Used again: new memory costs more than the work on it.
 };
 
 // P and Q of a matrix of `rows` rows, with as many columns each. Refused otherwise.

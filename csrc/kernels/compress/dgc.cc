@@ -29,7 +29,7 @@ MYDIST_LOOP void DgcKeepLoop(const float* __restrict g, float* __restrict state,
 
 // Deep gradient compression, Lin et al., arXiv:1712.01887: u ← m·u + g, v ← v + u. The largest |v|
 // are sent, and u and v are 0 there. State: u, v.
-class Dgc final : public GradientCodec {
+class Dgc final : public SparseCodec {
  public:
   Dgc(double ratio, float momentum) : ratio_(ratio), momentum_(momentum) {}
 
@@ -37,16 +37,6 @@ class Dgc final : public GradientCodec {
     return SparseBytes(count, KeptOf(ratio_, count));
   }
   int64_t StateFloats() const override { return 2; }
-
-  EncodedBody Encode(std::span<const float> values, uint64_t /*key*/,
-                     uint8_t* body) const override {
-    return WriteLargest(values, KeptOf(ratio_, static_cast<int64_t>(values.size())), body);
-  }
-
-  Status DecodeAdd(std::span<const uint8_t> body, float scale,
-                   std::span<float> out) const override {
-    return AddSparse(body, scale, out);
-  }
 
   void Correct(std::span<const float> values, std::span<const float> state, float factor,
                std::span<float> corrected) const override {
@@ -69,6 +59,10 @@ class Dgc final : public GradientCodec {
   }
 
  private:
+  EncodedBody Write(const Source& source, uint8_t* body) const override {
+    return WriteLargest(source, KeptOf(ratio_, static_cast<int64_t>(source.size())), body);
+  }
+
   const double ratio_;
   const float momentum_;
 };

@@ -47,6 +47,16 @@ void GradientCodec::Correct(std::span<const float> values, std::span<const float
   CorrectLoop(values.data(), state.data(), factor, corrected.data(), values.size());
 }
 
+EncodedBody GradientCodec::EncodeCorrected(std::span<const float> values,
+                                           std::span<const float> state, float factor, uint64_t key,
+                                           uint8_t* body) const {
+  thread_local std::vector<float> memory;  // Used again: new memory costs more than the work on it.
+  if (memory.size() < values.size()) memory.resize(values.size());
+  const std::span<float> corrected(memory.data(), values.size());
+  Correct(values, state, factor, corrected);
+  return Encode(corrected, key, body);
+}
+
 Status GradientCodec::Keep(std::span<const float> values, std::span<float> state, float factor,
                            std::span<const uint8_t> body) const {
   CorrectInPlaceLoop(values.data(), state.data(), factor, values.size());
@@ -68,9 +78,11 @@ int64_t PayloadCodec::MaxBytes(int64_t count) const {
   return kHeaderBytes + Padded(codec_->MaxBytes(count));
 }
 
-EncodedBody PayloadCodec::Write(std::span<const float> values, uint64_t key,
-                                uint8_t* payload) const {
-  EncodedBody body = codec_->Encode(values, key, payload + kHeaderBytes);
+EncodedBody PayloadCodec::Write(std::span<const float> values, std::span<const float> state,
+                                float factor, uint64_t key, uint8_t* payload) const {
+  uint8_t* const at = payload + kHeaderBytes;
+  EncodedBody body = state.empty() ? codec_->Encode(values, key, at)
+                                   : codec_->EncodeCorrected(values, state, factor, key, at);
   const Header header = {.codec = number_,
                          .flags = body.is_finite ? uint8_t{0} : kNotFinite,
                          .zero = 0,

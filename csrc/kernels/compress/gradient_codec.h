@@ -43,6 +43,9 @@ class MYDIST_EXPORT GradientCodec {
   // have changed since.
   virtual void Correct(std::span<const float> values, std::span<const float> state, float factor,
                        std::span<float> corrected) const;
+  // Encodes Correct(values, state, factor). Some codecs need no memory for all of that.
+  virtual EncodedBody EncodeCorrected(std::span<const float> values, std::span<const float> state,
+                                      float factor, uint64_t key, uint8_t* body) const;
   // The state after `body` was sent for Correct(values, state, factor).
   virtual Status Keep(std::span<const float> values, std::span<float> state, float factor,
                       std::span<const uint8_t> body) const;
@@ -65,8 +68,10 @@ class MYDIST_EXPORT PayloadCodec {
 
   const GradientCodec& codec() const { return *codec_; }
   int64_t MaxBytes(int64_t count) const;
-  // Returns the bytes of the payload. A payload of a fixed codec has MaxBytes.
-  EncodedBody Write(std::span<const float> values, uint64_t key, uint8_t* payload) const;
+  // Returns the bytes of the payload. A payload of a fixed codec has MaxBytes. An empty `state` is
+  // that of a codec without one.
+  EncodedBody Write(std::span<const float> values, std::span<const float> state, float factor,
+                    uint64_t key, uint8_t* payload) const;
 
   struct Payload {
     std::span<const uint8_t> body;

@@ -7,7 +7,7 @@ namespace mydist {
 namespace {
 
 // The values of at least a magnitude, however many; what is left is the residual.
-class Threshold final : public GradientCodec {
+class Threshold final : public SparseCodec {
  public:
   explicit Threshold(float least) : least_(least) {}
 
@@ -15,17 +15,11 @@ class Threshold final : public GradientCodec {
   int64_t MaxBytes(int64_t count) const override { return SparseBytes(count, count); }
   int64_t StateFloats() const override { return 1; }
 
-  EncodedBody Encode(std::span<const float> values, uint64_t /*key*/,
-                     uint8_t* body) const override {
-    return WriteSparse(values, AtLeast(values, least_), body);
-  }
-
-  Status DecodeAdd(std::span<const uint8_t> body, float scale,
-                   std::span<float> out) const override {
-    return AddSparse(body, scale, out);
-  }
-
  private:
+  EncodedBody Write(const Source& source, uint8_t* body) const override {
+    return WriteFrom(source, least_, body);
+  }
+
   const float least_;
 };
 

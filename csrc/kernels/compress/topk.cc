@@ -7,7 +7,7 @@ namespace mydist {
 namespace {
 
 // The values that are largest in magnitude; what is left is the residual.
-class TopK final : public GradientCodec {
+class TopK final : public SparseCodec {
  public:
   explicit TopK(double ratio) : ratio_(ratio) {}
 
@@ -16,17 +16,11 @@ class TopK final : public GradientCodec {
   }
   int64_t StateFloats() const override { return 1; }
 
-  EncodedBody Encode(std::span<const float> values, uint64_t /*key*/,
-                     uint8_t* body) const override {
-    return WriteLargest(values, KeptOf(ratio_, static_cast<int64_t>(values.size())), body);
-  }
-
-  Status DecodeAdd(std::span<const uint8_t> body, float scale,
-                   std::span<float> out) const override {
-    return AddSparse(body, scale, out);
-  }
-
  private:
+  EncodedBody Write(const Source& source, uint8_t* body) const override {
+    return WriteLargest(source, KeptOf(ratio_, static_cast<int64_t>(source.size())), body);
+  }
+
   const double ratio_;
 };
 

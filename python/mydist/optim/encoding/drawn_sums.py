@@ -64,7 +64,7 @@ class DrawnSums:
                 value[places] = sent
 
         wire = bytes_of_sum(plan.places, [flat.numel()])
-        return Arrived(_is_finite(total), keep, write, wire)
+        return Arrived(_is_finite(total), True, keep, write, wire)
 
 
 def pieces_of(length: int, ratio: float) -> torch.Tensor:

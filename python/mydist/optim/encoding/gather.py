@@ -66,9 +66,8 @@ class Gather:
         )
 
         def keep() -> None:
-            if core.state_floats:
-                core.keep(own, self._own_table, states, factors, payload)
-                plan.residuals.kept(plan.names)
+            core.keep(own, self._own_table, states, factors, payload)
+            plan.residuals.kept(plan.names)
 
         def write() -> None:
             for value in values:
@@ -81,7 +80,8 @@ class Gather:
                     value.mul_(plan.scale)
 
         wire = sum(sizes) * (len(plan.places.members) - 1)
-        return Arrived(core.is_finite(gathered, self._all_counts), keep, write, wire)
+        is_finite = core.is_finite(gathered, self._all_counts)
+        return Arrived(is_finite, core.state_floats > 0, keep, write, wire)
 
     def _core_at(self, step: int) -> CodecCore:
         codec = self._plan.codec.at_step(step)

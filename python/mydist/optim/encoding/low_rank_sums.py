@@ -97,7 +97,7 @@ class LowRankSums:
         wire = bytes_of_sum(plan.places, [flat_p.numel()]) + bytes_of_sum(
             plan.places, [flat_q.numel()]
         )
-        return Arrived(is_finite, keep, write, wire)
+        return Arrived(is_finite, True, keep, write, wire)
 
     def _run_raw(self, values: list[torch.Tensor]) -> Stages:
         plan = self._plan
@@ -109,7 +109,7 @@ class LowRankSums:
             for value, part in zip(values, total.split(plan.lengths), strict=True):
                 torch.mul(part, plan.scale, out=value)
 
-        return Arrived(bool(total.isfinite().all()), keep, write, self.raw_bytes())
+        return Arrived(bool(total.isfinite().all()), False, keep, write, self.raw_bytes())
 
     def _sum(self, flat: torch.Tensor, part: str) -> int:
         plan = self._plan
