@@ -24,7 +24,9 @@ struct Header {
 static_assert(sizeof(Header) == kHeaderBytes);
 
 const std::vector<CodecRow>& Rows() {
-  static const std::vector<CodecRow> rows = {Int8Row(), TopKRow(), ThresholdRow(), DgcRow()};
+  static const std::vector<CodecRow> rows = {
+      Int8Row(),     Fp8Row(),     OneBitRow(), SignSgdRow(),   QsgdRow(),
+      TernGradRow(), NaturalRow(), TopKRow(),   ThresholdRow(), DgcRow()};
   return rows;
 }
 

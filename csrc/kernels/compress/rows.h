@@ -9,5 +9,11 @@ CodecRow DgcRow();
 CodecRow Int8Row();
 CodecRow ThresholdRow();
 CodecRow TopKRow();
+CodecRow Fp8Row();
+CodecRow OneBitRow();
+CodecRow SignSgdRow();
+CodecRow QsgdRow();
+CodecRow TernGradRow();
+CodecRow NaturalRow();
 
 }  // namespace mydist
