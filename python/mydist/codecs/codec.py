@@ -74,6 +74,8 @@ class Codec:
     name: ClassVar[str]
     force: bool
     way: ClassVar[str] = "slices"  # How payloads travel: a row of mydist.optim.encoding.exchanges.
+    # Whether an owner of a slice counts its own part as one that it is sent. Needs no state.
+    is_vote: ClassVar[bool] = False
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether a gradient of this shape is encoded; others travel as they are."""

@@ -91,9 +91,8 @@ def checked_compression(
     Codecs do not work with every operation, nor a dict with every strategy.
     """
     check_compression(compression, names)
-    if isinstance(compression, Mapping) and not all(
-        isinstance(strategy, SynchronousGradients) for strategy in strategies.values()
-    ):
+    sends_gradients = all(isinstance(one, SynchronousGradients) for one in strategies.values())
+    if isinstance(compression, Mapping) and not sends_gradients:
         raise ValueError(
             "DistributedOptimizer: compression is a dict, expected one codec or Compressor with "
             "communication=; a strategy sends parts of several parameters together"
@@ -114,6 +113,11 @@ def checked_compression(
         if isinstance(choice, Codec) and op not in (Average, Sum):
             raise ValueError(
                 f"DistributedOptimizer: compression={choice} needs op=Average or Sum, got op={op}"
+            )
+        if isinstance(choice, Codec) and choice.is_vote and not sends_gradients:
+            raise ValueError(
+                f"DistributedOptimizer: compression={choice} makes 1 or -1 of each value, expected "
+                "another codec with communication=; a strategy sends more than gradients"
             )
     return compression
 

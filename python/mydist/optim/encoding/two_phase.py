@@ -60,7 +60,8 @@ class TwoPhase:
         )
         sizes, _ = core.encode(sent_values, self._sent_table, states, factors, keys, sent)
         received = yield self._send(sent, sizes)
-        total = self._add_up(received, [sums[cut] for cut in self._own])
+        own = [sums[cut] for cut in self._own]
+        total = self._add_up(received, self._vote(own, step) if plan.codec.is_vote else own)
         own_states, own_factors = self._states("owned", self._own_names, self._own)
         owned = torch.empty(sum(core.max_bytes(cut.count) for cut in self._own), dtype=torch.uint8)
         own_keys = plan.keys(step, self._own_names, "owned")
@@ -117,6 +118,16 @@ class TwoPhase:
             name=f"{self._plan.name}.slices",
             process_set=self._plan.process_set,
         )
+
+    def _vote(self, own: list[torch.Tensor], step: int) -> list[torch.Tensor]:
+        """This host's part as it would have arrived: of one vote, however large its values are."""
+        core = self._core
+        payloads = torch.empty(sum(core.max_bytes(c.count) for c in self._own), dtype=torch.uint8)
+        keys = self._plan.keys(step, self._own_names, "vote")
+        core.encode(own, self._own_table, [], [], keys, payloads)
+        votes = [torch.zeros_like(part) for part in own]
+        core.decode_add(payloads, self._own_table, 1.0, votes)
+        return votes
 
     def _add_up(self, received: Any, own: list[torch.Tensor]) -> list[torch.Tensor]:
         """The sums of this rank's slice over all hosts, in their order, times the scale."""
