@@ -14,9 +14,15 @@ import torch
 
 from ..codecs.codec import Codec
 from ..codecs.dgc import Dgc
+from ..codecs.fp8 import Fp8
 from ..codecs.int8 import Int8
+from ..codecs.natural import Natural
+from ..codecs.onebit import OneBit
 from ..codecs.powersgd import PowerSGD
+from ..codecs.qsgd import Qsgd
 from ..codecs.randomk import RandomK
+from ..codecs.signsgd import SignSgd
+from ..codecs.terngrad import TernGrad
 from ..codecs.threshold import Threshold
 from ..codecs.topk import TopK
 from .arguments import check_tensor
@@ -111,6 +117,12 @@ class Compression:
     threshold = Threshold
     dgc = Dgc
     powersgd = PowerSGD
+    fp8 = Fp8
+    onebit = OneBit
+    signsgd = SignSgd
+    qsgd = Qsgd
+    terngrad = TernGrad
+    natural = Natural
 
 
 # What collectives take as `compression`, and what optimizers take.

@@ -13,9 +13,57 @@ from multiproc.reference import raw
 from multiproc.registry import NotHereError, check
 from mydist import _C
 
-# By name: makes the codec, and how far each value may be from the mean, as a share of the largest.
-CODECS: dict[str, tuple[Callable[[bool], Any], float]] = {
-    "int8": (lambda force: md.Compression.int8(block=64, force=force), 1 / 127),
+# Takes a reduced gradient and those of all ranks, stacked, and fails if they do not fit together.
+Fit = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+def within(share: float) -> Fit:
+    """Each value is as near to the mean as this share of the largest."""
+
+    def expect(grad: torch.Tensor, gradients: torch.Tensor) -> None:
+        worst = (grad - gradients.mean(0)).abs().max()
+        assert 0 < worst <= gradients.abs().max() * share * 1.01, worst
+
+    return expect
+
+
+def noise_of(share: float) -> Fit:
+    """The error is at most this share of the mean, both as norms."""
+
+    def expect(grad: torch.Tensor, gradients: torch.Tensor) -> None:
+        mean = gradients.mean(0)
+        assert 0 < (grad - mean).norm() <= share * mean.norm(), (grad - mean).norm() / mean.norm()
+
+    return expect
+
+
+def along(cosine: float) -> Fit:
+    """The angle to the mean has this cosine at least."""
+
+    def expect(grad: torch.Tensor, gradients: torch.Tensor) -> None:
+        mean = gradients.mean(0)
+        reached = (grad * mean).sum() / grad.norm() / mean.norm()
+        assert cosine <= reached < 1, reached
+
+    return expect
+
+
+def majority(grad: torch.Tensor, gradients: torch.Tensor) -> None:
+    """The sign that most ranks have; either where there is a tie."""
+    votes = gradients.sign().sum(0)
+    assert (grad.abs() == 1).all()
+    assert (grad == votes.sign())[votes != 0].all()
+
+
+# By name: makes the codec, and how the reduced gradient fits those of the ranks.
+CODECS: dict[str, tuple[Callable[[bool], Any], Fit]] = {
+    "int8": (lambda force: md.Compression.int8(block=64, force=force), within(1 / 127)),
+    "fp8": (lambda force: md.Compression.fp8(force=force), within(1 / 8)),
+    "onebit": (lambda force: md.Compression.onebit(force=force), along(0.4)),
+    "signsgd": (lambda force: md.Compression.signsgd(force=force), majority),
+    "qsgd": (lambda force: md.Compression.qsgd(levels=127, bucket=64, force=force), noise_of(0.1)),
+    "terngrad": (lambda force: md.Compression.terngrad(force=force), along(0.4)),
+    "natural": (lambda force: md.Compression.natural(force=force), noise_of(0.5)),
 }
 BY_NAME = [(name,) for name in CODECS]
 ROWS, WIDTH = 48, 256  # More values than travel as they are.
@@ -69,14 +117,13 @@ def expect_same_bits(tensor: torch.Tensor, name: str) -> None:
 
 @check(min_size=2, cases=BY_NAME)
 def the_sum_of_encoded_gradients_is_near_the_mean(name: str) -> None:
-    make, share = CODECS[name]
+    make, expect_fit = CODECS[name]
     layer = Layer(make(True))
     for step in range(3):
         grad = layer.synchronize(step)
-        weight, bias = mean_of(step)
-        largest = max(gradients_of(rank, step)[0].abs().max() for rank in range(md.size()))
-        worst = (grad.double() - weight).abs().max()
-        assert 0 < worst <= largest * share * 1.01, (step, worst)
+        gradients = [gradients_of(rank, step)[0].double() for rank in range(md.size())]
+        expect_fit(grad.double(), torch.stack(gradients))
+        _, bias = mean_of(step)
         assert layer.bias.grad is not None
         assert (layer.bias.grad.double() - bias).abs().max() < 1e-6
         expect_same_bits(grad, "gradient")
@@ -131,6 +178,12 @@ def ranks_with_other_codecs_are_refused() -> None:
 @check(min_size=2)
 def a_codec_with_another_operation_is_refused() -> None:
     raises(lambda: Layer(md.Compression.int8(), op=md.Max), "needs op=Average or Sum")
+
+
+@check(min_size=2)
+def a_vote_with_a_strategy_is_refused() -> None:
+    strategy = md.LocalSGD(every=2)
+    raises(lambda: Layer(md.Compression.signsgd(), communication=strategy), "another codec")
 
 
 @check(min_size=2)
