@@ -14,6 +14,7 @@ import pytest
 
 from multiproc.conftest import missing_backends
 from multiproc.job import TESTS, job_environment, launch
+from mydist.bench.codecs import every_codec
 
 # Slow: a run of the whole suite has half of these, the next one the other half.
 pytestmark = pytest.mark.turns(2)
@@ -89,6 +90,26 @@ def test_a_wrong_gradient_ends_the_benchmark() -> None:
     assert outcome.code != 0
     # After three that warm up, in the first round.
     assert "had different gradients in step 5 of a round" in outcome.output
+
+
+CODECS = ("-m", "mydist.bench", "codecs", "--sizes", "64K", "--size", "256K", "--rounds", "2")
+
+
+def test_every_codec_sums_over_the_ranks_next_to_plain_values(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    launch(2, "local", *CODECS, "--json", str(path), env=PATIENT).expect_success()
+    content = json.loads(path.read_text())
+    sums = {row["impl"]: row for row in content["sums"]}
+    assert {"none", "fp16", "bf16"} | {codec.name for codec in every_codec()} == sums.keys()
+    assert all(row["iterations"] == 2 and row["p50_us"] > 0 for row in sums.values())
+    assert sums["none"]["error"] == 0 < sums["int8"]["error"] < 0.02
+    assert {row["hosts"] for row in content["costs"]} == {2}
+
+
+def test_sums_that_differ_between_ranks_end_the_benchmark() -> None:
+    outcome = launch(2, "local", *CODECS, env={"BENCH_FALSIFY": "int8", **PATIENT})
+    assert outcome.code != 0
+    assert "WrongResult: int8: the ranks have different sums" in outcome.output
 
 
 @pytest.mark.skipif(not CORE.exists(), reason=f"{CORE} was not built, see make bench")

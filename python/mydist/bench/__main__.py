@@ -1,4 +1,4 @@
-"""The command: mydistrun -np N python -m mydist.bench COLLECTIVE|step [options]."""
+"""The command: mydistrun -np N python -m mydist.bench COLLECTIVE|step|codecs [options]."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 import mydist as md
+from mydist.bench.codecs import CodecPlan, run_codecs
 from mydist.bench.contest import measure, pin_to_core, pretend_hosts
 from mydist.bench.implementations import Implementation, Mydist, TorchGloo, close_torch_gloo
 from mydist.bench.models import MODELS
@@ -33,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("MYDIST_STALL_WARNING_SECONDS", "0")
     md.init()
     try:
+        if options.benchmark == "codecs":
+            _codecs(options)
+            return 0
         rows = _step(options) if options.benchmark == "step" else _collective(options)
         close_torch_gloo()
         if md.rank() == 0:
@@ -62,6 +66,26 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         help="train with it as well: DDP over the backend mydist, FSDP2 over mydist and over gloo",
+    )
+    codecs = commands.add_parser(
+        "codecs", help="what codecs cost here, and which links they speed up"
+    )
+    codecs.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=_sizes("1M,64M"),
+        help="bytes of which the costs are measured",
+    )
+    codecs.add_argument(
+        "--size",
+        type=_size,
+        default=64 << 20,
+        help="bytes that are summed up in a job of more ranks",
+    )
+    codecs.add_argument(
+        "--hosts",
+        type=_positive,
+        help="between which the link is: as many as ranks, 2 for one rank",
     )
     for command in commands.choices.values():
         command.add_argument("--rounds", type=_positive, default=5)
@@ -110,9 +134,19 @@ def _step(options: argparse.Namespace) -> list[Row]:
     )
 
 
+def _codecs(options: argparse.Namespace) -> None:
+    hosts = options.hosts or max(2, md.size())
+    plan = CodecPlan(options.sizes, options.size, options.rounds, hosts)
+    run_codecs(plan, options.json)
+
+
 def _sizes(text: str) -> list[int]:
+    return [_size(part) for part in text.split(",")]
+
+
+def _size(text: str) -> int:
     try:
-        return [parse_size(part) for part in text.split(",")]
+        return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
