@@ -20,6 +20,7 @@ from ._moved_modules import MOVED, MovedModules
 from ._torch_version import CheckedBinding
 
 if TYPE_CHECKING:
+    from .codecs.python_codec import *
     from .collectives.compression import *
     from .collectives.handles import *
     from .collectives.moves import *
@@ -79,6 +80,7 @@ _NAMES = {
     "job.run": "run",
     "job.topology": "cross_rank cross_size is_homogeneous is_initialized local_rank local_size "
     "rank size",
+    "codecs.python_codec": "PythonCodec",
     "collectives.compression": "Compression Compressor",
     "collectives.handles": "poll synchronize",
     "collectives.moves": "allgather allgather_async alltoall alltoall_async broadcast broadcast_ "

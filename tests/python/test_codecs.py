@@ -6,6 +6,8 @@ import math
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,6 +16,23 @@ import mydist as md
 from mydist.codecs.codec import Codec, CodecCore
 from mydist.optim.encoding.places import Places
 from mydist.optim.encoding.slices import Cut, as_table, slices_of
+
+
+@dataclass(frozen=True)
+class Halves(md.PythonCodec):
+    """A codec of a user."""
+
+    is_fixed: ClassVar[bool] = True
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(torch.bfloat16).view(torch.uint8)
+
+    def decode(self, payload: torch.Tensor, count: int) -> torch.Tensor:
+        return payload.view(torch.bfloat16).float()
+
+    def max_bytes(self, count: int) -> int:
+        return 2 * count
+
 
 C = md.Compression
 CODECS = [
@@ -29,6 +48,7 @@ CODECS = [
     C.qsgd(levels=3, bucket=48),
     C.terngrad(),
     C.natural(),
+    Halves(),
 ]
 
 
@@ -343,3 +363,34 @@ def test_slices_cover_each_tensor_once_at_multiples_of_the_block(parts: int, blo
         assert [cut.begin for cut in cuts] == [0, *(c.begin + c.count for c in cuts[:-1])]
         assert sum(cut.count for cut in cuts) == length
         assert all(cut.begin % block == 0 for cut in cuts)
+
+
+class Nothing(md.PythonCodec):
+    pass
+
+
+class Bits(Halves):
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(torch.bfloat16)
+
+
+class Short(Halves):
+    def decode(self, payload: torch.Tensor, count: int) -> torch.Tensor:
+        return super().decode(payload, count)[1:]
+
+
+@pytest.mark.parametrize(
+    ("codec", "error", "text"),
+    [
+        (Nothing(), NotImplementedError, r"Nothing must implement encode\(values\)"),
+        (Bits(), md.MydistError, r"Bits\(\): encode gave torch.bfloat16 \(10,\), expected a flat"),
+        (Short(), md.MydistError, r"decode gave \(9,\), expected a flat tensor of 10 values"),
+    ],
+    ids=str,
+)
+def test_a_codec_in_python_that_does_not_fit_is_named(
+    codec: Codec, error: type[Exception], text: str
+) -> None:
+    core = codec.core()
+    with pytest.raises(error, match=text):
+        decoded(core, encoded(core, random_values(10)), 10)

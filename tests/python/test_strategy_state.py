@@ -68,5 +68,5 @@ def test_a_synchronous_optimizer_says_that_it_takes_the_parameters_of_rank_0(
     with md.Checkpoint(tmp_path, optimizer=optimizer, on_sigterm=False) as checkpoint:
         checkpoint.save(3)
     _, synchronous = wrapped(None)
-    with pytest.warns(UserWarning, match="all ranks take those of rank 0"):
+    with pytest.warns(UserWarning, match="all ranks take the parameters of rank 0"):
         md.Checkpoint(tmp_path, optimizer=synchronous, on_sigterm=False)

@@ -221,7 +221,7 @@ def _allreduce(name: str) -> Callable[[torch.Tensor], Any]:
 
 def _encoded_sum(codec: Codec) -> Callable[[torch.Tensor], Any]:
     encoded = EncodedSum(codec, md.global_process_set)
-    return lambda tensor: encoded.start([tensor], f"bench.{codec.name}")()
+    return lambda tensor: encoded.start([tensor], f"bench.{codec.name}", codec.name)()
 
 
 def measure_sums(plan: CodecPlan) -> tuple[list[Row], dict[str, float]]:

@@ -93,6 +93,11 @@ class Codec:
         """What encodes step number `step`; another one if arguments change while steps go on."""
         return self
 
+    @property
+    def has_state(self) -> bool:
+        """Whether anything is kept from step to step."""
+        return self.core().state_floats > 0
+
     def core(self) -> CodecCore:
         """What encodes and decodes."""
         options = {

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .consistency import ConsistencyCheck
+from .encoding.keeper import Keeper
 from .encoding.path import CodecPath
 from .encoding.units import StepUnits
 from .gradient_names import GradientNames
@@ -214,24 +215,28 @@ class Distribution:
         return [parameter for share in self._served for parameter in share.parameters]
 
     def codec_states(self) -> dict[str, Any]:
-        """What codecs keep on this rank, by the pattern of the share."""
-        return {pattern: part.state_dict() for pattern, part in self._with_codecs()}
+        """What codecs keep on this rank, by what it is for and the pattern of the share."""
+        return {name: keeper.state_dict() for name, keeper in self._keepers().items()}
 
     def load_codec_states(self, states: Mapping[str, Any] | None) -> bool:
         """Takes what `codec_states` gave, or drops all. Returns whether anything is lost."""
-        kept = self._with_codecs()
+        keepers = self._keepers()
         if states is None:
-            lost = [part.drop_state() for _, part in kept]
+            lost = [keeper.drop_state() for keeper in keepers.values()]
             return any(lost)
-        for pattern, part in kept:
-            if pattern in states:
-                part.load_state_dict(states[pattern])
+        for name, keeper in keepers.items():
+            if name in states:
+                keeper.load_state_dict(states[name])
         return False
 
-    def _with_codecs(self) -> list[tuple[str, CodecPath]]:
-        return [
-            (p, share.path) for p, share in self.shares.items() if isinstance(share.path, CodecPath)
-        ]
+    def _keepers(self) -> dict[str, Keeper]:
+        found: dict[str, Keeper] = {}
+        for pattern, share in self.shares.items():
+            if isinstance(share.path, CodecPath):
+                found[f"gradients of {pattern}"] = share.path
+            if share.run.job.keeper is not None:
+                found[f"rounds of {pattern}"] = share.run.job.keeper
+        return found
 
     def agree_on_overflow(self) -> None:
         """Where gradients of some shares stay local, ranks would skip different steps. Blocking.

@@ -175,7 +175,8 @@ class Checkpoint:
         Returns:
             The step at which it was saved; 0 when there is none. Ranks that the saving job did
             not have keep their random generators as they are. In a job of another size, an
-            optimizer whose steps stay local starts from its last round, with a warning.
+            optimizer whose steps stay local starts from its last round, and codecs have nothing
+            left to send, with a warning.
 
         Raises:
             FileNotFoundError, ValueError: the file or folder named is not there, damaged, no
@@ -324,9 +325,9 @@ class Checkpoint:
             self._install_rank_states(content, found)
         elif content.get("rank_state_count") and self._is_root():
             warnings.warn(
-                f"checkpoint '{content['path']}' was saved between two rounds of a strategy and "
-                "has the parameters of each rank, which this optimizer cannot use; all ranks take "
-                "those of rank 0. Save after optimizer.finish() to change the strategy",
+                f"checkpoint '{content['path']}' has what each rank keeps for a strategy or a "
+                "codec, which this optimizer cannot use; all ranks take the parameters of rank 0. "
+                "Save after optimizer.finish() to change the strategy",
                 stacklevel=4,
             )
         self.step = self._saved_step = content["step"]
@@ -344,12 +345,11 @@ class Checkpoint:
         if saved == size:
             self._rank_states.scatter([] if found is None else found.content["rank_states"])
         elif saved:
-            loses = self._rank_states.drop()
-            if loses and self._is_root():
+            lost = self._rank_states.drop()
+            if lost and self._is_root():
                 warnings.warn(
                     f"checkpoint '{content['path']}' was saved by {saved} ranks and is restored by "
-                    f"{size}. Parameters are those of the last round, and the optimizer's state is "
-                    "that of rank 0; the steps of each rank since that round are lost",
+                    f"{size}. {'. '.join(lost)}",
                     stacklevel=4,
                 )
 

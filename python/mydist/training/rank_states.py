@@ -59,10 +59,10 @@ class RankStates:
             if name in saved:
                 value.load_rank_state_dict(saved[name])
 
-    def drop(self) -> bool:
+    def drop(self) -> list[str]:
         """No rank has a state to load: objects keep what is the same on all ranks.
 
-        Returns whether anything is lost by that; the same on all ranks.
+        Returns sentences about what is lost by that; the same on all ranks.
         """
-        lost = [value.load_rank_state_dict(None) for value in self._objects.values()]
-        return any(lost)
+        every = [value.load_rank_state_dict(None) for value in self._objects.values()]
+        return list(dict.fromkeys(sentence for lost in every for sentence in lost))

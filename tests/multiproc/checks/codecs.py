@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
 import mydist as md
+from multiproc.checks.checkpoints import folder
 from multiproc.checks.models import raises
+from multiproc.checks.process_sets import added
+from multiproc.checks.strategy_state import caught
 from multiproc.reference import raw
 from multiproc.registry import NotHereError, check
 from mydist import _C
+
+
+@dataclass(frozen=True)
+class Truncated(md.PythonCodec):
+    """The upper bits of float32: always nearer to zero, so that only a residual makes it right."""
+
+    bytes_kept: int
+    keeps_residual: ClassVar[bool] = True
+    is_fixed: ClassVar[bool] = True
+
+    def max_bytes(self, count: int) -> int:
+        return self.bytes_kept * count
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        return values.view(torch.uint8).view(-1, 4)[:, 4 - self.bytes_kept :].reshape(-1)
+
+    def decode(self, payload: torch.Tensor, count: int) -> torch.Tensor:
+        whole = torch.zeros(count, 4, dtype=torch.uint8)
+        whole[:, 4 - self.bytes_kept :] = payload.view(count, self.bytes_kept)
+        return whole.view(-1).view(torch.float32)
+
+
+@dataclass(frozen=True)
+class NonZeros(md.PythonCodec):
+    """Payloads of other sizes in each step."""
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        places = values.nonzero().view(-1).to(torch.int32)
+        return torch.cat([places, values[places].view(torch.int32)]).view(torch.uint8)
+
+    def decode(self, payload: torch.Tensor, count: int) -> torch.Tensor:
+        places, values = payload.view(torch.int32).view(2, -1)
+        whole = torch.zeros(count)
+        whole[places] = values.view(torch.float32)
+        return whole
+
+    def max_bytes(self, count: int) -> int:
+        return 8 * count
+
 
 # Takes a reduced gradient and those of all ranks, stacked, and fails if they do not fit together.
 Fit = Callable[[torch.Tensor, torch.Tensor], None]
@@ -64,6 +107,8 @@ CODECS: dict[str, tuple[Callable[[bool], Any], Fit]] = {
     "qsgd": (lambda force: md.Compression.qsgd(levels=127, bucket=64, force=force), noise_of(0.1)),
     "terngrad": (lambda force: md.Compression.terngrad(force=force), along(0.4)),
     "natural": (lambda force: md.Compression.natural(force=force), noise_of(0.5)),
+    "python": (lambda force: Truncated(bytes_kept=2, force=force), within(1 / 64)),
+    "python exact": (lambda force: NonZeros(force=force), within(1e-6)),
 }
 BY_NAME = [(name,) for name in CODECS]
 ROWS, WIDTH = 48, 256  # More values than travel as they are.
@@ -237,3 +282,91 @@ def a_strategy_sends_its_means_encoded() -> None:
         lambda: Layer({"*": codec}, communication=md.LocalSGD(2)),
         "expected one codec or Compressor with communication=",
     )
+
+
+@check(min_size=2)
+def what_a_codec_in_python_has_not_sent_follows_later() -> None:
+    """The mean over steps of the same gradient comes as near to it as there are steps."""
+    layer, steps = Layer(Truncated(bytes_kept=2, force=True)), 16
+    total = torch.zeros(ROWS, WIDTH, dtype=torch.float64)
+    for _ in range(steps):
+        total += layer.synchronize(0)
+    once = (layer.synchronize(0).double() - mean_of(0)[0]).abs().mean()
+    assert (total / steps - mean_of(0)[0]).abs().mean() < once / 4
+
+
+@check(min_size=2)
+def a_codec_in_python_that_breaks_its_word_is_told() -> None:
+    @dataclass(frozen=True)
+    class Broken(Truncated):
+        def encode(self, values: torch.Tensor) -> torch.Tensor:
+            return super().encode(values)[1:]
+
+    layer = Layer(Broken(bytes_kept=3, force=True))
+    layer.backward()
+    raises(layer.optimizer.step, "Broken(", "expected", "as max_bytes(", kind=md.MydistError)
+
+
+def trained(layer: Layer, begin: int, end: int) -> list[bytes]:
+    """After these steps."""
+    for step in range(begin, end):
+        layer.optimizer.zero_grad()
+        layer.backward(step)
+        layer.optimizer.step()
+    if hasattr(layer.optimizer, "finish"):
+        layer.optimizer.finish()
+    return [raw(layer.weight), raw(layer.bias)]
+
+
+def checkpoint(path: Any, layer: Layer, **options: Any) -> md.Checkpoint:
+    model = torch.nn.ParameterDict({"weight": layer.weight, "bias": layer.bias})
+    return md.Checkpoint(path, model=model, optimizer=layer.optimizer, **options)
+
+
+RESUMED = [
+    (name, rounds) for name in CODECS for rounds in (0, 2) if name != "python exact" or not rounds
+]
+
+
+@check(min_size=2, cases=RESUMED)
+def resumed_training_has_the_bits_of_the_uninterrupted_one(name: str, rounds: int) -> None:
+    """`rounds`: steps between two rounds of LocalSGD; 0 for encoded gradients."""
+    make, _ = CODECS[name]
+    options = {"communication": md.LocalSGD(rounds)} if rounds else {}
+    wanted = trained(Layer(make(True), **options), 0, 6)
+    with folder() as path:
+        saving = Layer(make(True), **options)
+        trained(saving, 0, 4)
+        with checkpoint(path, saving) as saver:
+            saver.save(4)
+        for earlier in (0, 3):
+            resumed = Layer(make(True), **options)
+            trained(resumed, 0, earlier)
+            with caught() as texts, checkpoint(path, resumed) as loader:
+                assert loader.step == 4
+            assert texts == []
+            assert trained(resumed, 4, 6) == wanted, f"after {earlier} other steps"
+
+
+@check(min_size=3, cases=BY_NAME)
+def at_another_size_residuals_are_dropped_with_one_warning(name: str) -> None:
+    make, _ = CODECS[name]
+    size = md.size()
+    with folder() as path, added(list(range(size - 1))) as (fewer,):
+        if md.rank() < size - 1:
+            saving = Layer(make(True), process_set=fewer)
+            trained(saving, 0, 2)
+            with checkpoint(path, saving, process_set=fewer) as saver:
+                saver.save(2)
+        restored = Layer(make(True))
+        with caught() as texts, checkpoint(path, restored) as loader:
+            assert loader.step == 2
+        said = [text for of_rank in md.allgather_object(texts) for text in of_rank]
+        if not make(True).has_state:
+            assert said == []
+            return
+        (text,) = said
+        assert f"was saved by {size - 1} ranks and is restored by {size}. What codecs had" in text
+        assert not restored.optimizer.rank_state_dict()["codecs"]["gradients of *"]["residuals"]
+        trained(restored, 2, 4)
+        expect_same_bits(restored.weight, "weight")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,14 +43,19 @@ class EncodedSum:
             and self._codec.takes(tuple(tensor.shape))
         )
 
-    def start(self, tensors: Sequence[torch.Tensor], name: str) -> Callable[[], None]:
-        """Starts to add up tensors that it takes, in place. The function waits for the sums."""
+    def start(self, tensors: Sequence[torch.Tensor], name: str, kept_as: str) -> Callable[[], None]:
+        """Starts to add up tensors that it takes, in place. The function waits for the sums.
+
+        Args:
+            name: of the collectives.
+            kept_as: names what is kept; the same when training is resumed.
+        """
         key = name, tuple(tuple(tensor.shape) for tensor in tensors)
         exchange = self._exchanges.get(key)
         if exchange is None:
             plan = BucketPlan(
                 name=f"codec.{name}",
-                names=[f"{name}.{index}" for index in range(len(tensors))],
+                names=[f"{kept_as}.{index}" for index in range(len(tensors))],
                 shapes=key[1],
                 codec=self._codec,
                 places=self._places,
@@ -73,6 +78,20 @@ class EncodedSum:
             self._meter.count(exchange.raw_bytes(), arrived.wire_bytes)
 
         return wait
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Keeper."""
+        return {"step": self._rounds, "residuals": self._residuals.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See Keeper."""
+        self._rounds = state["step"]
+        self._residuals.load_state_dict(state["residuals"])
+
+    def drop_state(self) -> bool:
+        """See Keeper."""
+        self._residuals.drop()
+        return self._codec.has_state
 
     def _end_of(self, stages: Stages, handle: int) -> Arrived:
         while True:

@@ -367,8 +367,10 @@ class CodecPath(HookedPath):
         self.residuals.load_state_dict(state["residuals"])
 
     def drop_state(self) -> bool:
-        """Forgets what this rank keeps. Returns whether that is anything."""
-        return self.residuals.drop()
+        """Forgets what this rank keeps. Returns whether its codecs keep anything."""
+        self.residuals.drop()
+        choices = self._settings.by_pattern.values()
+        return any(isinstance(codec, Codec) and codec.has_state for codec in choices)
 
 
 def _is_finite(result: torch.Tensor) -> bool:

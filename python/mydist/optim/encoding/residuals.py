@@ -78,11 +78,9 @@ class Residuals:
             for name, saved in state.items()
         }
 
-    def drop(self) -> bool:
-        """Forgets all. Returns whether there was anything."""
-        had_any = bool(self._by_name)
+    def drop(self) -> None:
+        """Forgets all."""
         self._by_name = {}
-        return had_any
 
 
 def _factor(then: Units, now: Units) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..distributed_steps import DistributedSteps
+from ..distribution import Distribution
 from ..strategies.steps import StrategySteps
 
 
@@ -16,12 +17,12 @@ class CodecSteps(DistributedSteps):
         """What differs between ranks: what codecs have not sent so far. `Checkpoint` saves it."""
         return {"codecs": self._distribution.codec_states()}
 
-    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> bool:
+    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> list[str]:
         """Takes what `rank_state_dict` gave on this rank; None drops it.
 
-        Returns whether anything is lost.
+        Returns sentences about what is lost.
         """
-        return self._distribution.load_codec_states(None if state is None else state["codecs"])
+        return _load(self._distribution, state)
 
 
 class CodecStrategySteps(StrategySteps):
@@ -31,8 +32,12 @@ class CodecStrategySteps(StrategySteps):
         """See StrategySteps, and what codecs have not sent so far."""
         return {**super().rank_state_dict(), "codecs": self._distribution.codec_states()}
 
-    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> bool:
+    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> list[str]:
         """See StrategySteps."""
-        codecs = None if state is None else state.get("codecs")
-        lost = self._distribution.load_codec_states(codecs)
-        return super().load_rank_state_dict(state) or lost
+        return super().load_rank_state_dict(state) + _load(self._distribution, state)
+
+
+def _load(distribution: Distribution, state: Mapping[str, Any] | None) -> list[str]:
+    # A state without it is that of an optimizer without codecs.
+    is_lost = distribution.load_codec_states(None if state is None else state.get("codecs", {}))
+    return ["What codecs had not sent so far is lost"] if is_lost else []

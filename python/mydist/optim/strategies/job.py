@@ -11,6 +11,7 @@ import torch
 
 from ...ps.consistency import Consistency
 from ...ps.rules import Rule
+from ..encoding.keeper import Keeper
 from .buffers import Buffers
 from .inner_state import InnerState
 from .part import Part, Tensors, split
@@ -82,8 +83,10 @@ class StrategyJob(ABC):
         samples: seen since the last round, as `count_samples()` tells.
         is_behind: whether this rank lacks rounds of the others; its weight is 0 then.
         has_overflow: whether a GradScaler has found that the gradients of this step do not count.
+        keeper: what codecs keep of the sums; None without codecs.
     """
 
+    keeper: Keeper | None = None
     rank: int
     size: int
 

@@ -42,7 +42,7 @@ class NetworkJob(StrategyJob):
         super().__init__(buffers)
         self.rank, self.size = process_set.rank(), process_set.size()
         self._process_set = process_set
-        self._codec = (
+        self.keeper = self._codec = (
             EncodedSum(compression, process_set) if isinstance(compression, Codec) else None
         )
         self._compressor = Compression.none if isinstance(compression, Codec) else compression
@@ -92,7 +92,8 @@ class NetworkJob(StrategyJob):
 
         await_encoded = None
         if self._codec is not None and encoded:
-            await_encoded = self._codec.start(encoded, f"{self._name}.{label}")
+            name = f"{self._name}.{label}"
+            await_encoded = self._codec.start(encoded, name, f"{self._first}.{label}")
 
         def wait() -> None:
             synchronize_all(handles)

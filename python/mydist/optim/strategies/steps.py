@@ -12,6 +12,11 @@ from ..distributed_steps import DistributedSteps
 from ..gradient_names import parameters_of
 from ..optimizer_arguments import check_closure
 
+_LOST_STEPS = (
+    "Parameters are those of the last round, and the optimizer's state is that of rank 0; the "
+    "steps of each rank since that round are lost"
+)
+
 
 class HiddenGradients:
     """Those of parameters that the wrapped optimizer must leave alone while it takes its step.
@@ -123,17 +128,18 @@ class StrategySteps(DistributedSteps):
             "counts": distribution.counts(),
         }
 
-    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> bool:
+    def load_rank_state_dict(self, state: Mapping[str, Any] | None) -> list[str]:
         """Takes what `rank_state_dict` gave on this rank.
 
         None drops what differs between ranks: parameters become those of the last round. So does a
         state of another strategy, which has no anchors for the steps of each rank.
 
-        Returns whether steps of the ranks may be lost; none are before the first local step.
+        Returns sentences about what is lost: steps of the ranks, but none before the first local
+        one.
         """
         distribution = self._distribution
         if state is None or any(run.is_foreign for run in distribution.runs):
-            return distribution.drop_local_steps()
+            return [_LOST_STEPS] if distribution.drop_local_steps() else []
         with torch.no_grad():
             for parameter, value in zip(parameters_of(self), state["parameters"], strict=True):
                 parameter.copy_(value)
@@ -141,7 +147,7 @@ class StrategySteps(DistributedSteps):
                 buffer.copy_(value)
         super().load_state_dict(state["optimizer"])
         distribution.load_counts(state["counts"])
-        return False
+        return []
 
     def synchronize(self) -> None:
         """Reduces the gradients; those of a local step stay as they are, or become dense."""
