@@ -333,6 +333,8 @@ def test_the_same_values_and_key_give_the_same_bytes(codec: Codec) -> None:
         lambda: C.qsgd(seed=-1),
         lambda: C.terngrad(seed=1.5),  # type: ignore[arg-type]
         lambda: C.natural(seed=1 << 63),
+        lambda: C.auto(max_error=0.0),
+        lambda: C.auto(max_error=True),
     ],
 )
 def test_a_wrong_argument_is_refused(make: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..codecs.auto import Auto
 from ..codecs.codec import Codec
 from ..codecs.dgc import Dgc
 from ..codecs.fp8 import Fp8
@@ -123,6 +124,7 @@ class Compression:
     qsgd = Qsgd
     terngrad = TernGrad
     natural = Natural
+    auto = Auto
 
 
 # What collectives take as `compression`, and what optimizers take.

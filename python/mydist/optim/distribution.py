@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .consistency import ConsistencyCheck
+from .encoding.auto_path import AutoPath
 from .encoding.keeper import Keeper
 from .encoding.path import CodecPath
 from .encoding.units import StepUnits
@@ -232,7 +233,7 @@ class Distribution:
     def _keepers(self) -> dict[str, Keeper]:
         found: dict[str, Keeper] = {}
         for pattern, share in self.shares.items():
-            if isinstance(share.path, CodecPath):
+            if isinstance(share.path, (AutoPath, CodecPath)):
                 found[f"gradients of {pattern}"] = share.path
             if share.run.job.keeper is not None:
                 found[f"rounds of {pattern}"] = share.run.job.keeper

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .. import _C
 from ..ps import job_servers
+from .encoding.automatic import described
 from .encoding.path import live_paths
 from .gradient_path import live_reducers, unused_codecs
 from .sharded.slices import live_slices
@@ -57,7 +58,7 @@ def explain() -> Explanation:
         (f"{codecs} is not used", "all ranks are on one host; force=True encodes there, too")
         for codecs in unused_codecs.values()
     )
-    for number, (choice, reason) in enumerate(encoded + unused):
+    for number, (choice, reason) in enumerate(sorted(described()) + encoded + unused):
         topic = "compression" if number == 0 else f"compression {number + 1}"
         facts[topic] = Fact(choice, reason)
     strategies = sorted((run.choice(), run.reason()) for run in live_runs)

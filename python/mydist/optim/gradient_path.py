@@ -15,11 +15,13 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..codecs.codec import Codec
 from ..collectives import allreduce_async, grouped_allreduce_async, synchronize
 from ..collectives.compression import Compression, Compressor, core_number
 from ..job.process_set import ProcessSet
 from ..reduce_op import Average, ReduceOp
-from .encoding import choice
+from .encoding import automatic, choice
+from .encoding.auto_path import AutoPath
 from .encoding.path import CodecPath, CodecSettings
 from .encoding.places import Places
 from .encoding.residuals import Units
@@ -151,7 +153,7 @@ class CompressorPath(HookedPath):
             grad.copy_(self._options.compression.decompress(result, gradient.context))
 
 
-GradientPath = _C.GradientReducer | CodecPath | CompressorPath | SoloPath
+GradientPath = _C.GradientReducer | AutoPath | CodecPath | CompressorPath | SoloPath
 
 # Codecs that are given and not used, which mydist.explain() tells about, by path.
 unused_codecs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -166,6 +168,8 @@ def make_gradient_path(
         return SoloPath(options)
     places = choice.places_of(options.process_set)
     if choice.is_encoded(choices, places):
+        if automatic.is_automatic(choices):
+            return _auto_path(options, choices, parameters)
         return _codec_path(options, choices, places)
     used = set(choice.without_codecs(choices).values())
     if len(used) > 1:  # Compressors for parts of the model.
@@ -175,6 +179,17 @@ def make_gradient_path(
     if codecs := choice.text(choices):
         unused_codecs[path] = codecs
     return path
+
+
+def _auto_path(
+    options: ReductionOptions, choices: choice.ByPattern, parameters: Sequence[torch.Tensor]
+) -> AutoPath:
+    def make() -> GradientPath:
+        compression = automatic.settled(choices, options.process_set)
+        return make_gradient_path(replace(options, compression=compression), parameters)
+
+    keeps_state = any(isinstance(one, Codec) and one.has_state for one in choices.values())
+    return AutoPath(make, keeps_state)
 
 
 def _codec_path(options: ReductionOptions, choices: choice.ByPattern, places: Places) -> CodecPath:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import torch
 
@@ -16,6 +17,8 @@ from multiproc.checks.strategy_state import caught
 from multiproc.reference import raw
 from multiproc.registry import NotHereError, check
 from mydist import _C
+from mydist.codecs.cost import Cost
+from mydist.optim.encoding import automatic
 
 
 @dataclass(frozen=True)
@@ -323,24 +326,23 @@ def checkpoint(path: Any, layer: Layer, **options: Any) -> md.Checkpoint:
     return md.Checkpoint(path, model=model, optimizer=layer.optimizer, **options)
 
 
-RESUMED = [
-    (name, rounds) for name in CODECS for rounds in (0, 2) if name != "python exact" or not rounds
-]
+WITH_AUTO = {"weight": Truncated(bytes_kept=2, force=True), "*": md.Compression.auto(force=True)}
+RESUMED = [*((name, 0) for name in CODECS), ("dict with auto", 0), ("python", 2)]
 
 
 @check(min_size=2, cases=RESUMED)
 def resumed_training_has_the_bits_of_the_uninterrupted_one(name: str, rounds: int) -> None:
     """`rounds`: steps between two rounds of LocalSGD; 0 for encoded gradients."""
-    make, _ = CODECS[name]
+    compression = WITH_AUTO if name == "dict with auto" else CODECS[name][0](True)
     options = {"communication": md.LocalSGD(rounds)} if rounds else {}
-    wanted = trained(Layer(make(True), **options), 0, 6)
+    wanted = trained(Layer(compression, **options), 0, 6)
     with folder() as path:
-        saving = Layer(make(True), **options)
+        saving = Layer(compression, **options)
         trained(saving, 0, 4)
         with checkpoint(path, saving) as saver:
             saver.save(4)
         for earlier in (0, 3):
-            resumed = Layer(make(True), **options)
+            resumed = Layer(compression, **options)
             trained(resumed, 0, earlier)
             with caught() as texts, checkpoint(path, resumed) as loader:
                 assert loader.step == 4
@@ -370,3 +372,52 @@ def at_another_size_residuals_are_dropped_with_one_warning(name: str) -> None:
         assert not restored.optimizer.rank_state_dict()["codecs"]["gradients of *"]["residuals"]
         trained(restored, 2, 4)
         expect_same_bits(restored.weight, "weight")
+
+
+def taken_by_auto(max_error: float, encode_ms: float, **options: Any) -> tuple[list[bytes], str]:
+    """The end of training with it, and what explain() says; the costs are those of this rank."""
+    costs = {
+        "bf16": Cost(0.5, encode_ms, encode_ms, "sums"),
+        "int8": Cost(0.25, encode_ms, encode_ms, "slices"),
+    }
+    auto = md.Compression.auto(max_error=max_error, force=True)
+    automatic._choices.clear()
+    with patch.object(automatic, "measure_candidates", lambda: costs):
+        bits = trained(Layer(auto, **options), 0, 4)
+    texts = [str(fact) for fact in md.explain().facts.values() if f" by {auto}" in str(fact)]
+    of_ranks = md.allgather_object(texts)
+    (text,) = of_ranks[0]
+    assert of_ranks == [[text]] * md.size()
+    return bits, text
+
+
+@check(
+    min_size=2,
+    cases=[("int8", 0.01, 0), ("bf16", 0.003, 0), ("none", 0.001, 0), ("int8", 0.01, 2)],
+)
+def auto_goes_on_as_what_it_takes(wanted: str, max_error: float, rounds: int) -> None:
+    options = {"communication": md.LocalSGD(rounds)} if rounds else {}
+    bits, text = taken_by_auto(max_error, 0.0, **options)
+    assert text.startswith(f"Fact(choice='{wanted}") and "Gbit/s" in text, text
+    chosen = getattr(md.Compression, wanted)
+    chosen = chosen(force=True) if wanted == "int8" else chosen
+    assert bits == trained(Layer(chosen, **options), 0, 4)
+
+
+@check(min_size=2)
+def the_slowest_rank_counts_for_auto() -> None:
+    bits, text = taken_by_auto(0.01, 1e6 if md.rank() == md.size() - 1 else 0.0)
+    assert "choice='none" in text, text
+    assert bits == trained(Layer(md.Compression.none), 0, 4)
+
+
+@check(min_size=2)
+def auto_measures_where_there_are_several_hosts() -> None:
+    automatic._choices.clear()
+    layer = Layer(md.Compression.auto())
+    expect_same_bits(layer.synchronize(), "gradient")
+    one_host = len(set(_C.topology().hosts)) == 1
+    facts = [str(fact) for fact in md.explain().facts.values()]
+    measured = [fact for fact in facts if "Gbit/s" in fact]
+    assert bool(measured) != one_host, facts
+    assert any("auto(max_error=0.01) is not used" in fact for fact in facts) == one_host, facts

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ... import _C
+from ...codecs.auto import Auto
 from ...codecs.codec import Codec
 from ...collectives import allgather, allreduce, grouped_allreduce_async_
 from ...collectives.compression import Compression, CompressorLike
@@ -20,6 +21,7 @@ from ...ps.consistency import Consistency
 from ...ps.rules import Rule
 from ...ps.table import Table
 from ...reduce_op import Sum
+from ..encoding.automatic import decide
 from ..encoding.encoded_sum import EncodedSum
 from ..state import broadcast_all, broadcast_state_of
 from .job import Await, StrategyJob
@@ -42,12 +44,16 @@ class NetworkJob(StrategyJob):
         super().__init__(buffers)
         self.rank, self.size = process_set.rank(), process_set.size()
         self._process_set = process_set
-        self.keeper = self._codec = (
-            EncodedSum(compression, process_set) if isinstance(compression, Codec) else None
-        )
-        self._compressor = Compression.none if isinstance(compression, Codec) else compression
+        self._auto = compression if isinstance(compression, Auto) else None
+        self._settle(Compression.none if isinstance(compression, Auto) else compression)
         self._first = name
         self._tables = 0
+
+    def _settle(self, compression: CompressorLike | Codec) -> None:
+        self.keeper = self._codec = (
+            EncodedSum(compression, self._process_set) if isinstance(compression, Codec) else None
+        )
+        self._compressor = Compression.none if isinstance(compression, Codec) else compression
 
     @cached_property
     def _name(self) -> str:
@@ -70,6 +76,9 @@ class NetworkJob(StrategyJob):
         """See StrategyJob; time passes by itself."""
 
     def _start_sum(self, tensors: Tensors, exact: Tensors, label: str) -> Await:
+        if self._auto is not None:
+            self._settle(decide(self._auto, self._process_set))
+            self._auto = None
         _C.begin_round(self._name, f"round {self.rounds + 1}: {label}")
         handles = []
         encoded, plain = self._divided(tensors)
