@@ -32,32 +32,56 @@ constexpr size_t PackedBytes(size_t count, size_t bits) {
   return count / kGroup * (kGroup / 8) * bits + GroupBytes(count % kGroup, bits);
 }
 
+// Of a part as whole words of 8 bytes, of so many packed ones.
+template <size_t kWidth>
+MYDIST_LOOP_PART void PackWords(const Codes& codes, size_t words, size_t shift,
+                                uint8_t* __restrict out) {
+  constexpr uint64_t kMask = 0x0101010101010101u * ((1u << kWidth) - 1);
+  for (size_t j = 0; j < words; ++j) {
+    uint64_t packed = 0;
+    for (size_t k = 0; k < 8 / kWidth; ++k) {
+      uint64_t word = 0;
+      std::memcpy(&word, codes.bytes + (k * words + j) * 8, 8);
+      packed |= ((word >> shift) & kMask) << (k * kWidth);
+    }
+    std::memcpy(out + j * 8, &packed, 8);
+  }
+}
+
+template <size_t kWidth>
+MYDIST_LOOP_PART void UnpackWords(const uint8_t* __restrict packed, size_t words, size_t shift,
+                                  Codes& codes) {
+  constexpr uint64_t kMask = 0x0101010101010101u * ((1u << kWidth) - 1);
+  for (size_t k = 0; k < 8 / kWidth; ++k) {
+    for (size_t j = 0; j < words; ++j) {
+      uint64_t word = 0;
+      uint64_t parts = 0;
+      std::memcpy(&parts, packed + j * 8, 8);
+      std::memcpy(&word, codes.bytes + (k * words + j) * 8, 8);
+      word |= ((parts >> (k * kWidth)) & kMask) << shift;
+      std::memcpy(codes.bytes + (k * words + j) * 8, &word, 8);
+    }
+  }
+}
+
 // Bits shift … shift + kWidth − 1 of each code.
 template <size_t kWidth>
 MYDIST_LOOP_PART void PackPart(const Codes& codes, size_t count, size_t shift,
                                uint8_t* __restrict out) {
-  constexpr size_t kPerByte = 8 / kWidth;
-  constexpr uint64_t kMask = 0x0101010101010101u * ((1u << kWidth) - 1);
-  if (count == kGroup) {
-    constexpr size_t kWords = kGroup / 8 / kPerByte;
-    for (size_t j = 0; j < kWords; ++j) {
-      uint64_t packed = 0;
-      for (size_t k = 0; k < kPerByte; ++k) {
-        uint64_t word = 0;
-        std::memcpy(&word, codes.bytes + (k * kWords + j) * 8, 8);
-        packed |= ((word >> shift) & kMask) << (k * kWidth);
+  if (count == kGroup) {  // A number that the compiler knows.
+    PackWords<kWidth>(codes, kGroup * kWidth / 64, shift, out);
+  } else if (count % 64 == 0) {
+    PackWords<kWidth>(codes, count * kWidth / 64, shift, out);
+  } else {
+    const size_t bytes = PartBytes(count, kWidth);
+    for (size_t j = 0; j < bytes; ++j) {
+      uint32_t packed = 0;
+      for (size_t k = 0; k < 8 / kWidth; ++k) {
+        const uint32_t code = codes.bytes[k * bytes + j];
+        packed |= ((code >> shift) & ((1u << kWidth) - 1)) << (k * kWidth);
       }
-      std::memcpy(out + j * 8, &packed, 8);
+      out[j] = static_cast<uint8_t>(packed);
     }
-    return;
-  }
-  const size_t bytes = PartBytes(count, kWidth);
-  for (size_t j = 0; j < bytes; ++j) {
-    uint32_t packed = 0;
-    for (size_t k = 0; k < kPerByte; ++k) {
-      packed |= ((codes.bytes[k * bytes + j] >> shift) & (kMask & 0xffu)) << (k * kWidth);
-    }
-    out[j] = static_cast<uint8_t>(packed);
   }
 }
 
@@ -65,27 +89,17 @@ MYDIST_LOOP_PART void PackPart(const Codes& codes, size_t count, size_t shift,
 template <size_t kWidth>
 MYDIST_LOOP_PART void UnpackPart(const uint8_t* __restrict packed, size_t count, size_t shift,
                                  Codes& codes) {
-  constexpr size_t kPerByte = 8 / kWidth;
-  constexpr uint64_t kMask = 0x0101010101010101u * ((1u << kWidth) - 1);
   if (count == kGroup) {
-    constexpr size_t kWords = kGroup / 8 / kPerByte;
-    for (size_t k = 0; k < kPerByte; ++k) {
-      for (size_t j = 0; j < kWords; ++j) {
-        uint64_t word = 0;
-        uint64_t parts = 0;
-        std::memcpy(&parts, packed + j * 8, 8);
-        std::memcpy(&word, codes.bytes + (k * kWords + j) * 8, 8);
-        word |= ((parts >> (k * kWidth)) & kMask) << shift;
-        std::memcpy(codes.bytes + (k * kWords + j) * 8, &word, 8);
+    UnpackWords<kWidth>(packed, kGroup * kWidth / 64, shift, codes);
+  } else if (count % 64 == 0) {
+    UnpackWords<kWidth>(packed, count * kWidth / 64, shift, codes);
+  } else {
+    const size_t bytes = PartBytes(count, kWidth);
+    for (size_t k = 0; k < 8 / kWidth; ++k) {
+      for (size_t j = 0; j < bytes && k * bytes + j < count; ++j) {
+        const uint32_t part = (packed[j] >> (k * kWidth)) & ((1u << kWidth) - 1);
+        codes.bytes[k * bytes + j] |= static_cast<uint8_t>(part << shift);
       }
-    }
-    return;
-  }
-  const size_t bytes = PartBytes(count, kWidth);
-  for (size_t k = 0; k < kPerByte; ++k) {
-    for (size_t j = 0; j < bytes && k * bytes + j < count; ++j) {
-      const uint32_t part = (packed[j] >> (k * kWidth)) & (kMask & 0xffu);
-      codes.bytes[k * bytes + j] |= static_cast<uint8_t>(part << shift);
     }
   }
 }
