@@ -421,3 +421,16 @@ def auto_measures_where_there_are_several_hosts() -> None:
     measured = [fact for fact in facts if "Gbit/s" in fact]
     assert bool(measured) != one_host, facts
     assert any("auto(max_error=0.01) is not used" in fact for fact in facts) == one_host, facts
+
+
+@check(min_size=3)
+def a_host_has_one_vote() -> None:
+    """Of the sum of its ranks, which add up exact values."""
+    hosts = _C.topology().hosts
+    if len(set(hosts)) == 1:
+        raise NotHereError("all ranks are on one host, where nothing is encoded")
+    grad = Layer(md.Compression.signsgd()).synchronize()
+    sums = {host: torch.zeros(ROWS, WIDTH, dtype=torch.float64) for host in hosts}
+    for rank, host in enumerate(hosts):
+        sums[host] += gradients_of(rank, 0)[0]
+    majority(grad.double(), torch.stack(list(sums.values())))
