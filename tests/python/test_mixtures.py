@@ -117,6 +117,75 @@ def test_servers_that_wait_for_all_and_averaged_gradients_are_synchronous_traini
     assert (got[0] == got[0][0]).all() and (got[1] == got[1][0]).all(), "to the last bit"
 
 
+REFUSED = 3  # A step.
+
+
+@pytest.mark.parametrize("by_closure", [False, True])
+def test_a_step_that_one_share_of_one_rank_refuses_is_taken_by_none(by_closure: bool) -> None:
+    mixture = {
+        "emb.*": md.AsynchronousGradients(md.ps.SGD(lr=RATE), md.ps.Sync()),
+        "*": md.SynchronousGradients(),
+    }
+
+    def program(worker: SimulatedWorker) -> Any:
+        one = Worker(worker, mixture)
+
+        def refused() -> None:
+            one.backward()
+            if worker.rank == 1:
+                one.model["emb.item"].grad[2] = float("nan")
+
+        for step in range(STEPS):
+            if step != REFUSED:
+                one.step()
+                continue
+            before = one.flat()
+            error = (
+                r"step\(\) on rank 1: the gradient of 'emb.item' is nan at index \(2,\)\. No rank"
+                if worker.rank == 1
+                else r"step\(\) on rank 1: a gradient that servers would get is not finite"
+            )
+            with pytest.raises(ValueError, match=error):
+                if by_closure:
+                    one.optimizer.step(refused)
+                else:
+                    refused()
+                    one.optimizer.step()
+            assert (one.flat() == before).all()
+            assert [run.steps for run in one.optimizer._distribution.runs] == [REFUSED] * 2
+        return one.flat()
+
+    got = np.array(Simulation(SIZE).run(program))
+    x = {name: np.tile(start, (SIZE, 1)) for name, start in START.items()}
+    for step in set(range(STEPS)) - {REFUSED}:
+        for name in x:
+            x[name] = x[name] - RATE * (CURVATURE[name] * x[name] + NOISE[name][step]).mean(0)
+    np.testing.assert_allclose(got, np.concatenate(list(x.values()), 1), rtol=0, atol=3e-6)
+
+
+def test_a_rank_whose_steps_are_all_local_refuses_alone_and_holds_no_other() -> None:
+    mixture = {
+        "emb.*": md.AsynchronousGradients(md.ps.SGD(lr=RATE), md.ps.Sync()),
+        "*": md.LocalSGD(None),
+    }
+
+    def program(worker: SimulatedWorker) -> int:
+        one = Worker(worker, mixture)
+        for step in range(STEPS):
+            if worker.rank != 2 or step % 4:
+                one.step()
+                continue
+            one.backward()
+            one.model["emb.user"].grad[0] = float("inf")
+            before = one.flat()
+            with pytest.raises(ValueError, match="on rank 2: .* This rank has applied nothing"):
+                one.optimizer.step()
+            assert (one.flat() == before).all()
+        return int(one.optimizer._distribution.runs[0].steps)
+
+    assert Simulation(SIZE).run(program) == [STEPS, STEPS, STEPS - 3]
+
+
 def test_one_pattern_for_all_is_the_plain_strategy() -> None:
     wanted = trained(md.LocalSGD(4), momentum=MOMENTUM)
     for pattern in ("*", "[ef]*"):

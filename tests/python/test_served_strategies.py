@@ -266,18 +266,22 @@ def test_a_step_that_overflows_counts_and_changes_nothing() -> None:
     assert one(md.Downpour(rule=md.ps.SGD(lr=1.0)), body) == [-1.0, -1.0, -2.0]
 
 
-def test_a_gradient_that_is_not_finite_leaves_the_model_of_the_last_finish() -> None:
-    def body(optimizer: Any, weight: torch.nn.Parameter) -> list[float]:
-        step(optimizer, weight)
-        optimizer.finish()
-        step(optimizer, weight)
-        before = weight.item()
-        with pytest.raises(ValueError, match="the gradient of worker 0 is nan at index 0"):
-            step(optimizer, weight, float("nan"))
-        after = weight.item()
-        return [before, after, step(optimizer, weight, 0.0)]
+@pytest.mark.parametrize("strategy", [GRADIENTS, md.Downpour(2, 2, rule=md.ps.SGD(lr=1.0))])
+def test_a_gradient_that_is_not_finite_changes_nothing(strategy: md.Strategy) -> None:
+    def body(bad: float | None) -> Callable[[Any, torch.nn.Parameter], list[float]]:
+        def steps(optimizer: Any, weight: torch.nn.Parameter) -> list[float]:
+            path = [step(optimizer, weight)]
+            if bad is not None:
+                with pytest.raises(
+                    ValueError, match="on rank 0: the gradient of .* is .* at index"
+                ):
+                    step(optimizer, weight, bad)
+            return [*path, weight.item(), *(step(optimizer, weight) for _ in range(3))]
 
-    assert one(GRADIENTS, body) == [-2.5, -1.0, -3.25]
+        return steps
+
+    for bad in (float("nan"), -float("inf")):
+        assert one(strategy, body(bad)) == one(strategy, body(None))
 
 
 def test_finish_twice_changes_nothing() -> None:

@@ -20,6 +20,7 @@ from .gradient_names import GradientNames
 from .gradient_path import GradientPath, spread_overflow
 from .hooked_path import densify
 from .name_patterns import by_pattern, checked_match, first_match
+from .pushed_gradients import first_refused
 from .strategies.job import StrategyJob
 from .strategies.run import StrategyRun, warn_of_another
 from .strategies.strategy import Strategy
@@ -208,6 +209,11 @@ class Distribution:
             for share in self._all
             if share.run.is_local and not share.run.strategy.takes_inner_steps
         ]
+        self._pushing = [
+            share
+            for share in self._all
+            if share.run.is_local and share.run.strategy.pushes_gradients
+        ]
         for path in self.paths:
             path.set_enabled(path in self._reducing and not self.accumulating)
 
@@ -252,6 +258,38 @@ class Distribution:
 
         spread_overflow([p.grad for p in self._parameters() if p.grad is not None], agree)
         self.agreed = True
+
+    def refuse_gradients(self) -> None:
+        """Called when gradients are there, before a step changes anything.
+
+        Where a share is reduced, all ranks would apply its gradients. So they tell each other then,
+        and no rank takes a step that one of them refuses. Blocking.
+
+        Raises:
+            ValueError: a gradient for servers is not finite.
+        """
+        if not self._pushing:
+            return
+        named = (pair for share in self._pushing for pair in share.named)
+        refused = first_refused(named)
+        job = self.runs[0].job
+        if not self.is_local:
+            rows = job.gather([job.rank, int(refused is not None)])
+            culprits = [job.rank_text(rank) for rank, refuses in rows if refuses]
+            if not culprits:
+                return
+            found = refused or "a gradient that servers would get is not finite; see its error"
+            raise ValueError(
+                f"step() on {job.rank_text(job.rank) if refused else ', '.join(culprits)}: {found}."
+                " No rank has applied anything of this step"
+            )
+        if refused is not None:
+            for share in self._pushing:
+                share.run.strategy.refuse()
+            raise ValueError(
+                f"step() on {job.rank_text(job.rank)}: {refused}. This rank has applied nothing of "
+                "this step; other ranks go on without it"
+            )
 
     def buffers(self) -> list[torch.Tensor]:
         """Those of all shares."""

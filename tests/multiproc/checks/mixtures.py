@@ -14,7 +14,7 @@ import torch
 import mydist as md
 from multiproc.checks.checkpoints import folder
 from multiproc.checks.consistency import expect_mismatch, last, others_text
-from multiproc.checks.models import PassThrough, checked_every, optimizer_classes
+from multiproc.checks.models import PassThrough, checked_every, optimizer_classes, raises
 from multiproc.checks.optimizer_scaling import scaler_of
 from multiproc.checks.strategy_models import Trained, expect_all_near, expect_equal_ranks, real
 from multiproc.reference import expect_near, raw
@@ -160,6 +160,29 @@ def each_share_is_a_row_of_what_is_chosen() -> None:
     wanted = "'*': SynchronousGradients() (gradients are reduced; 2 steps so far)"
     assert any(wanted in row for row in rows), rows
     trained.optimizer.finish()
+
+
+@check(min_size=2)
+def a_share_that_one_rank_refuses_is_a_step_of_no_rank() -> None:
+    trained, plain = mixed(served(md.ps.Sync())), mixed(None)
+    for refuses in (True, False, True, False):  # Also before there is a table.
+        before = [raw(p) for p in trained.model.parameters()]
+        if not refuses:
+            trained.step()
+            plain.step()
+            continue
+        trained.optimizer.zero_grad()
+        trained.backward()
+        trained.taken -= 1
+        if md.rank() == last():
+            trained.model[0].weight.grad[1, 2] = float("nan")
+        raises(trained.optimizer.step, f"step() on rank {last()}: ")
+        assert before == [raw(p) for p in trained.model.parameters()]
+    expect_all_near(
+        list(trained.model.parameters()), list(plain.model.parameters()), 1e-5, "parameters"
+    )
+    trained.optimizer.finish()
+    expect_equal_ranks(trained)
 
 
 @check(min_size=2)

@@ -43,6 +43,7 @@ class AsynchronousGradients(ServedStrategy):
     rule: Rule
     consistency: Consistency = SSP(3)  # noqa: RUF009 - it is frozen
     takes_inner_steps: ClassVar[bool] = False
+    pushes_gradients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Raises TypeError for what is no rule or no consistency."""

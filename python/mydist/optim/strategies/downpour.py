@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ...ps.rules import Adagrad, Rule, check_rule
 from .part import Tensors
@@ -40,6 +40,7 @@ class Downpour(ServedStrategy):
     fetch_every: int = 1
     warm_start_steps: int = 0
     rule: Rule = Adagrad()  # noqa: RUF009 - it is frozen
+    pushes_gradients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Raises ValueError for a wrong period, TypeError for what is no rule."""

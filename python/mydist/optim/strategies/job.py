@@ -127,6 +127,10 @@ class StrategyJob(ABC):
         assert optimizer is not None  # All calls come from it.
         return optimizer
 
+    def rank_text(self, index: int) -> str:
+        """The rank of that index, in messages."""
+        return f"rank {index}"
+
     def inner_state(self) -> InnerState:
         """The momenta of the wrapped optimizer."""
         return InnerState(self.optimizer, self.parameters)

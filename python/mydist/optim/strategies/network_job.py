@@ -72,6 +72,10 @@ class NetworkJob(StrategyJob):
         table.close_with_owner()
         return table
 
+    def rank_text(self, index: int) -> str:
+        """By its number in the job."""
+        return super().rank_text(self._process_set.ranks[index])
+
     def step_taken(self) -> None:
         """See StrategyJob; time passes by itself."""
 

@@ -67,6 +67,10 @@ class ServedStrategy(Strategy):
             table.push_pull(None if flats is None else self._vector(flats), out=self._seen)
         return self.flats(self._seen)
 
+    def refuse(self) -> None:
+        """The clock goes on, so that Sync and SSP hold no other rank."""
+        self.push(None)
+
     def leave(self) -> None:
         """The other ranks do not wait for this one any more."""
         if self._table is not None:

@@ -65,7 +65,8 @@ class StrategySteps(DistributedSteps):
 
         Raises:
             TypeError: `closure` is neither callable nor None.
-            ValueError: `finish()` was not called after `join()`, or samples were not counted.
+            ValueError: `finish()` was not called after `join()`, samples were not counted, or a
+                gradient for servers is not finite; nothing of the step has been applied.
             MismatchError: parameters, strategy or settings are not the same on all ranks.
             MydistError: a round failed; the parameters are those of the last round.
         """
@@ -167,16 +168,26 @@ class StrategySteps(DistributedSteps):
         self._distribution.agree_on_overflow()
 
     def _inner_step(self, closure: Callable[[], Any] | None, kwargs: dict[str, Any]) -> Any:
-        served = self._distribution.served()
-        if not served:
-            return super()._inner_step(closure, kwargs)
-        hidden = HiddenGradients(served)
+        hidden = HiddenGradients(self._distribution.served())
         if closure is None:
+            self._distribution.refuse_gradients()
             hidden.hide()
         try:
-            return super()._inner_step(hidden.after(closure), kwargs)
+            return super()._inner_step(hidden.after(self._refusing(closure)), kwargs)
         finally:
             hidden.show()
+
+    def _refusing(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        """The closure, after which gradients that servers do not take are refused."""
+        if closure is None:
+            return None
+
+        def refusing_closure() -> Any:
+            loss = closure()
+            self._distribution.refuse_gradients()
+            return loss
+
+        return refusing_closure
 
     @property
     def _step_supports_amp_scaling(self) -> bool:

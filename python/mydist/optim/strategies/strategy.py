@@ -30,11 +30,14 @@ class Strategy:
         parts: of the parameters; none before `begin`.
         takes_inner_steps: whether a local step is one of the wrapped optimizer; else it leaves the
             gradients to `after_step`.
+        pushes_gradients: whether gradients of local steps go to servers, which take finite ones
+            only. A step with others is refused before it changes anything.
     """
 
     job: StrategyJob
     parts: Sequence[Part] = ()
     takes_inner_steps: ClassVar[bool] = True
+    pushes_gradients: ClassVar[bool] = False
 
     def begin(self, job: StrategyJob) -> None:
         """Called once, before the first local step. Parameters are equal on all ranks then."""
@@ -58,6 +61,9 @@ class Strategy:
             step: how many local steps there were since `begin` or the last `finish`; at least 1.
         """
         raise NotImplementedError
+
+    def refuse(self) -> None:
+        """Lets the other ranks go on without this step, which only this rank does not take."""
 
     def leave(self) -> None:
         """Lets the other ranks go on without this one. Called when `join()` begins, and it takes no
