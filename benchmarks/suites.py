@@ -94,19 +94,25 @@ def _bench(ranks: int, arguments: Sequence[str], *flags: str, **variables: str) 
 
 
 def _job(
-    ranks: int, on_gpu: bool = False, between_hosts: bool = False, servers: int = 0, **more: str
+    ranks: int,
+    on_gpu: bool = False,
+    between_hosts: bool = False,
+    servers: int = 0,
+    needs_rules: bool = False,
+    **more: str,
 ) -> Suite:
     """A job of jobs/; one on a GPU has a reason without it. `between_hosts`: over Gloo, if built.
 
-    `servers` are processes beside the ranks, for tables of md.ps. The variables `more` are set. A
-    job has the name of its suite, but for the number of its ranks.
+    `servers` are processes beside the ranks, for tables of md.ps; `needs_rules`: it has rules of
+    tables in its own process. The variables `more` are set. A job has the name of its suite, but
+    for the number of its ranks.
     """
 
     def run(name: str, setting: Setting, results: Results) -> None:
         if on_gpu and setting.device == "cuda" and (reason := why_no_gpu()):
             results.reasons[name] = reason
             return
-        if servers and find_spec("mydist._ps") is None:
+        if (servers or needs_rules) and find_spec("mydist._ps") is None:
             results.reasons[name] = "this mydist was built without the parameter server"
             return
         path = setting.folder / f"{name}.json"
@@ -176,7 +182,7 @@ SUITES: dict[str, Suite] = {
     t.SERVERS: _job(2, servers=1),
     t.SERVERS_TCP: _job(2, servers=1, MYDIST_SHARED_MEMORY="0"),
     t.SERVER_ROWS: _job(2, servers=1),
-    t.SERVER_RULES: _job(1, servers=1),
+    t.SERVER_RULES: _job(1, needs_rules=True),
     t.STRAGGLERS: _job(8, servers=1),
     t.SHARDED: _job(2),
     t.RECORDING: _job(2, MYDIST_FREEZE_AFTER="2"),
