@@ -228,10 +228,9 @@ void Lane::SendPending(const Ticket& ticket) {
     return link->Send(frame);
   }
   // The caller's memory may be gone before the bytes are, when the operation fails.
-  const auto copy = std::make_shared<std::vector<uint8_t>>(part.payload.size());
-  if (!CopyPayload(part, copy->data())) copy->clear();
-  frame.payload_bytes = copy->size();
-  link->Send(frame, *copy, [copy] {});
+  const std::shared_ptr<uint8_t[]> copy(new uint8_t[part.payload.size()]);  // Not zeroed.
+  if (!CopyPayload(part, copy.get())) frame.payload_bytes = 0;
+  link->Send(frame, {copy.get(), static_cast<size_t>(frame.payload_bytes)}, [copy] {});
 }
 
 void Lane::OnFrame(const Frame& frame, const Payload& payload) {
