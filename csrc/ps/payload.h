@@ -24,7 +24,7 @@ class Payload {
   };
 
   Payload() = default;
-  Payload(std::span<const uint8_t> bytes, Owner owner)
+  Payload(std::span<uint8_t> bytes, Owner owner)
       : bytes_(bytes), owner_(std::make_unique<Owner>(std::move(owner))) {}
   explicit Payload(std::vector<uint8_t> own) : own_(std::move(own)), bytes_(own_) {}
   // The same, of memory that need not be zeroed first.
@@ -43,6 +43,8 @@ class Payload {
   }
 
   std::span<const uint8_t> bytes() const { return bytes_; }
+  // The same memory, for who needs the bytes no more.
+  std::span<uint8_t> room() { return bytes_; }
 
   // Whether it is memory of another owner.
   bool is_borrowed() const { return owner_ != nullptr; }
@@ -70,7 +72,7 @@ class Payload {
 
   std::vector<uint8_t> own_;
   std::unique_ptr<uint8_t[]> own_array_;
-  std::span<const uint8_t> bytes_;
+  std::span<uint8_t> bytes_;
   std::unique_ptr<Owner> owner_;
 };
 

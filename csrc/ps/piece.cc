@@ -1,6 +1,7 @@
 #include "ps/piece.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "kernels/reduction.h"
@@ -8,9 +9,17 @@
 namespace mydist::ps {
 namespace {
 
+// Small enough that a block of parameters, gradients, mean and state stays in a cache of the core
+// while it is folded, updated and copied.
+constexpr size_t kBlockElements = size_t{1} << 14;
+
 std::span<const float> Floats(const Payload& payload) {
   return {reinterpret_cast<const float*>(payload.bytes().data()),
           payload.bytes().size() / sizeof(float)};
+}
+
+std::span<float> FloatRoom(Payload& payload) {
+  return {reinterpret_cast<float*>(payload.room().data()), payload.room().size() / sizeof(float)};
 }
 
 }  // namespace
@@ -54,6 +63,7 @@ Status Piece::CheckPush(int worker, const Payload& gradient) const {
 void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   const int64_t clock = clocks_.Push(worker);
   Payload request = pulls ? RequestOf(gradient) : Payload();
+  bool may_overwrite = false;
   if (clock < applied_) {  // Others have covered it. Its next push is one of the present clock.
     clocks_.CatchUp(worker, applied_);
   } else {
@@ -66,11 +76,13 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply
     const bool is_last = index == 0 && IsComplete(open);
     if (!is_last && pulls) gradient.Hold();
     if (!is_last && !pulls) gradient.Copy();
+    may_overwrite = pulls && spec_.is_dense() && !gradient.bytes().empty();
     open.gradients[static_cast<size_t>(worker)] = std::move(gradient);
   }
   request.Copy();
   const int64_t needed = pulls ? clock + 1 : clock + 1 - kMaxLead;
-  waiting_.push_back({worker, needed, std::move(request), std::move(reply), pulls, Now()});
+  waiting_.push_back(
+      {worker, needed, std::move(request), std::move(reply), pulls, Now(), may_overwrite});
   ApplyCompleteClocks();
   // Not before: the worker writes its next gradient where this one may still be read.
   WakeWaiting();
@@ -78,15 +90,22 @@ void Piece::PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply
 
 void Piece::PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) {
   clocks_.Push(worker);
+  Waiting waiting{worker, clocks_.Of(worker), {}, std::move(reply), pulls, Now()};
   if (!gradient.bytes().empty()) {
     const Payload* const one = &gradient;
-    ApplyTimed({&one, 1}, {worker, updates_, updates_read_[static_cast<size_t>(worker)]});
+    // What waits is answered with the parameters as they are later.
+    if (pulls && spec_.is_dense() && IsReady(waiting)) waiting.written = &gradient;
+    ApplyTimed({&one, 1}, {&waiting.written, waiting.written == nullptr ? size_t{0} : 1},
+               {worker, updates_, updates_read_[static_cast<size_t>(worker)]});
     ++updates_;
   }
-  if (pulls) {
-    ReplyOrWait({worker, clocks_.Of(worker), std::move(gradient), std::move(reply), true, Now()});
+  if (!pulls) {
+    ReplyTo(waiting.reply, Status::Ok());
+  } else if (waiting.written != nullptr) {
+    GiveAnswer(waiting);
   } else {
-    ReplyTo(reply, Status::Ok());
+    waiting.request = std::move(gradient);
+    ReplyOrWait(std::move(waiting));
   }
   WakeWaiting();
 }
@@ -135,9 +154,12 @@ Status Piece::SetRule(std::unique_ptr<UpdateRule> rule) {
   return Status::Ok();
 }
 
-void Piece::ApplyTimed(std::span<const Payload* const> gradients, const PushInfo& push) {
+void Piece::ApplyTimed(std::span<const Payload* const> gradients,
+                       std::span<Payload* const> answered, const PushInfo& push) {
   const TimePoint begin = Now();
-  Apply(gradients, push);
+  std::vector<std::span<float>> copies;
+  for (Payload* const gradient : answered) copies.push_back(FloatRoom(*gradient));
+  Apply(gradients, copies, push);
   applied_in_ = Now() - begin;
 }
 
@@ -153,18 +175,24 @@ bool Piece::IsComplete(const OpenClock& open) const {
 
 void Piece::ApplyCompleteClocks() {
   while (!open_.empty() && IsComplete(open_.front())) {
-    const OpenClock open = std::move(open_.front());
+    OpenClock open = std::move(open_.front());
     open_.pop_front();
     std::vector<const Payload*> gradients;
     for (const std::optional<Payload>& gradient : open.gradients) {
       if (gradient && !gradient->bytes().empty()) gradients.push_back(&*gradient);
     }
+    std::vector<Payload*> answered;
+    for (Waiting& waiting : waiting_) {
+      if (!waiting.may_overwrite || waiting.clock != applied_ + 1) continue;
+      waiting.written = &*open.gradients[static_cast<size_t>(waiting.worker)];
+      answered.push_back(waiting.written);
+    }
     if (!gradients.empty()) {
-      ApplyTimed(gradients, {0, updates_, updates_, true});
+      ApplyTimed(gradients, answered, {0, updates_, updates_, true});
       ++updates_;
     }
     ++applied_;
-    WakeWaiting();
+    WakeWaiting();  // All that has been written; the gradients go with their clock.
   }
 }
 
@@ -190,6 +218,10 @@ void Piece::ReplyOrWait(Waiting waiting) {
 void Piece::GiveAnswer(const Waiting& waiting) {
   Answer answer{Status::Ok(), {}, updates_, clocks_.Lowest(), Now() - waiting.since, applied_in_};
   if (waiting.pulls) answer.parameters = Read(waiting.worker, waiting.request);
+  if (waiting.written != nullptr) {
+    answer.parameters = Floats(*waiting.written);
+    answer.owner = waiting.written;
+  }
   waiting.reply(answer);
   if (waiting.pulls) updates_read_[static_cast<size_t>(waiting.worker)] = updates_;
 }
@@ -231,7 +263,20 @@ DensePiece::DensePiece(const TableSpec& spec, std::span<const float> start)
     : Piece(spec), parameters_(start.begin(), start.end()) {
   MutexLock lock(mutex_);
   state_.resize(static_cast<size_t>(rule_->StateFloats(static_cast<int64_t>(start.size()))));
-  rule_->Begin(parameters_, state_);
+  for (const Block& block : Blocks()) rule_->Begin(block.parameters, block.state);
+}
+
+std::vector<DensePiece::Block> DensePiece::Blocks() {
+  std::vector<Block> blocks;
+  size_t of_state = 0;
+  for (size_t begin = 0; begin < parameters_.size(); begin += kBlockElements) {
+    const size_t count = std::min(kBlockElements, parameters_.size() - begin);
+    const auto state = static_cast<size_t>(rule_->StateFloats(static_cast<int64_t>(count)));
+    blocks.push_back({begin, std::span(parameters_).subspan(begin, count),
+                      std::span(state_).subspan(of_state, state)});
+    of_state += state;
+  }
+  return blocks;
 }
 
 Status DensePiece::CheckGradient(const Payload& gradient) const {
@@ -247,23 +292,30 @@ Status DensePiece::CheckRequest(const Payload& request) const {
   return Status::InvalidArgument("table '" + spec_.name + "' has no rows to name in a pull");
 }
 
-void DensePiece::Apply(std::span<const Payload* const> gradients, const PushInfo& push) {
-  if (gradients.size() == 1) {
-    rule_->Apply(parameters_, Floats(*gradients[0]), state_, push);
-    return;
+void DensePiece::Apply(std::span<const Payload* const> gradients,
+                       std::span<const std::span<float>> copies, const PushInfo& push) {
+  std::array<float, kBlockElements> mean;
+  std::vector<const void*> sources(gradients.size());
+  const Reduction reduction{.divisor = static_cast<int64_t>(gradients.size())};
+  for (const Block& block : Blocks()) {
+    const size_t count = block.parameters.size();
+    std::span<const float> gradient = Floats(*gradients[0]).subspan(block.begin, count);
+    if (gradients.size() > 1) {
+      for (size_t i = 0; i < sources.size(); ++i) {
+        sources[i] = Floats(*gradients[i]).data() + block.begin;
+      }
+      ReduceInRankOrder(sources, mean.data(), static_cast<int64_t>(count), reduction);
+      gradient = std::span(mean).first(count);
+    }
+    rule_->Apply(block.parameters, gradient, block.state, push);
+    for (const std::span<float> copy : copies) {
+      std::copy(block.parameters.begin(), block.parameters.end(), copy.data() + block.begin);
+    }
   }
-  std::vector<const void*> sources;
-  for (const Payload* const gradient : gradients) sources.push_back(gradient->bytes().data());
-  // Of the thread: one of each piece would take as much as the table.
-  thread_local std::vector<float> mean;
-  mean.resize(parameters_.size());
-  const Reduction reduction{.divisor = static_cast<int64_t>(sources.size())};
-  ReduceInRankOrder(sources, mean.data(), static_cast<int64_t>(mean.size()), reduction);
-  rule_->Apply(parameters_, mean, state_, push);
 }
 
 std::span<const float> DensePiece::Read(int worker, const Payload&) {
-  rule_->OnPull(parameters_, state_, worker);
+  for (const Block& block : Blocks()) rule_->OnPull(block.parameters, block.state, worker);
   return parameters_;
 }
 

@@ -21,7 +21,8 @@
 
 namespace mydist::ps {
 
-// What a request is answered with. The parameters are as they are during the call only.
+// What a request is answered with. The parameters are as they are during the call only, or as long
+// as the payload they are in.
 struct Answer {
   Status status;
   std::span<const float> parameters;  // Of a request that pulls.
@@ -29,6 +30,7 @@ struct Answer {
   int64_t lowest_clock = 0;           // Of the workers that have not finished.
   Duration waited{};                  // For other workers.
   Duration applied{};                 // What the update took that the request was about.
+  Payload* owner = nullptr;  // Has the parameters, and may be moved from; null: the piece has them.
 };
 using OnAnswer = std::function<void(const Answer& answer)>;  // Called once.
 
@@ -73,8 +75,10 @@ class MYDIST_EXPORT Piece {
   virtual Status CheckRequest(const Payload& request) const MYDIST_REQUIRES(mutex_) = 0;
   // What a worker that has pushed this wants to read; a copy.
   virtual Payload RequestOf(const Payload& gradient) const MYDIST_REQUIRES(mutex_) = 0;
-  // Applies the sum of these, in this order, divided by their number.
-  virtual void Apply(std::span<const Payload* const> gradients, const PushInfo& push)
+  // Applies the sum of these, in this order, divided by their number. Of a dense piece each of
+  // `copies` gets the parameters then; it may be where a gradient lies.
+  virtual void Apply(std::span<const Payload* const> gradients,
+                     std::span<const std::span<float>> copies, const PushInfo& push)
       MYDIST_REQUIRES(mutex_) = 0;
   // The parameters that a pull, or the answer to a push, is about.
   virtual std::span<const float> Read(int worker, const Payload& request)
@@ -97,6 +101,10 @@ class MYDIST_EXPORT Piece {
     OnAnswer reply;
     bool pulls = true;
     TimePoint since{};  // When it came.
+    // Whether its gradient is not needed once it has been applied, and has as many bytes as its
+    // answer.
+    bool may_overwrite = false;
+    Payload* written = nullptr;  // The gradient, once its answer is there.
   };
 
   // Of what a worker has pushed: what the table refuses.
@@ -105,8 +113,9 @@ class MYDIST_EXPORT Piece {
   void ReplyOrWait(Waiting waiting) MYDIST_REQUIRES(mutex_);
   void GiveAnswer(const Waiting& waiting) MYDIST_REQUIRES(mutex_);
   void ReplyTo(const OnAnswer& reply, const Status& status) MYDIST_REQUIRES(mutex_);
-  void ApplyTimed(std::span<const Payload* const> gradients, const PushInfo& push)
-      MYDIST_REQUIRES(mutex_);
+  // `answered`: with the parameters, where their gradients lie.
+  void ApplyTimed(std::span<const Payload* const> gradients, std::span<Payload* const> answered,
+                  const PushInfo& push) MYDIST_REQUIRES(mutex_);
   void PushToClock(int worker, Payload gradient, bool pulls, OnAnswer reply)
       MYDIST_REQUIRES(mutex_);
   void PushAlone(int worker, Payload gradient, bool pulls, OnAnswer reply) MYDIST_REQUIRES(mutex_);
@@ -136,13 +145,21 @@ class MYDIST_EXPORT DensePiece final : public Piece {
   Status CheckGradient(const Payload& gradient) const override MYDIST_REQUIRES(mutex_);
   Status CheckRequest(const Payload& request) const override MYDIST_REQUIRES(mutex_);
   Payload RequestOf(const Payload&) const override MYDIST_REQUIRES(mutex_) { return {}; }
-  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override
-      MYDIST_REQUIRES(mutex_);
+  void Apply(std::span<const Payload* const> gradients, std::span<const std::span<float>> copies,
+             const PushInfo& push) override MYDIST_REQUIRES(mutex_);
   std::span<const float> Read(int worker, const Payload& request) override MYDIST_REQUIRES(mutex_);
 
  private:
+  // Neighbours that are updated together, with their state.
+  struct Block {
+    size_t begin = 0;
+    std::span<float> parameters;
+    std::span<float> state;
+  };
+  std::vector<Block> Blocks() MYDIST_REQUIRES(mutex_);
+
   std::vector<float> parameters_;
-  std::vector<float> state_;
+  std::vector<float> state_;  // Of one block after the other.
 };
 
 }  // namespace mydist::ps

@@ -136,7 +136,8 @@ int64_t RowPiece::Touch(int64_t row) {
   return place;
 }
 
-void RowPiece::Apply(std::span<const Payload* const> gradients, const PushInfo& push) {
+void RowPiece::Apply(std::span<const Payload* const> gradients, std::span<const std::span<float>>,
+                     const PushInfo& push) {
   touched_.clear();
   for (const Payload* const gradient : gradients) {
     // It has been checked, but a worker that is at fault may have written over it since.

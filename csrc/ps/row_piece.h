@@ -53,8 +53,8 @@ class MYDIST_EXPORT RowPiece final : public Piece {
   Status CheckRequest(const Payload& request) const override MYDIST_REQUIRES(mutex_);
   Payload RequestOf(const Payload& gradient) const override MYDIST_REQUIRES(mutex_);
   // A row that occurs several times gets the sum of its gradients.
-  void Apply(std::span<const Payload* const> gradients, const PushInfo& push) override
-      MYDIST_REQUIRES(mutex_);
+  void Apply(std::span<const Payload* const> gradients, std::span<const std::span<float>> copies,
+             const PushInfo& push) override MYDIST_REQUIRES(mutex_);
   std::span<const float> Read(int worker, const Payload& request) override MYDIST_REQUIRES(mutex_);
 
  private:

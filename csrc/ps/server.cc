@@ -39,24 +39,30 @@ Payload Counted(Payload payload, const Frame& frame, const std::shared_ptr<Link>
   const uint64_t bytes = frame.payload_bytes;
   const uint64_t held = use->held.fetch_add(bytes) + bytes;
   const auto lent = std::make_shared<Payload>(std::move(payload));
-  return Payload(lent->bytes(), {.on_release = [use, bytes, lent] { use->held.fetch_sub(bytes); },
-                                 .on_copied =
-                                     [session, connection, sequence = frame.sequence] {
-                                       session->NoteCopied(connection, sequence);
-                                     },
-                                 .is_short_of_room = held > link->window().size() / 2});
+  return Payload(lent->room(), {.on_release = [use, bytes, lent] { use->held.fetch_sub(bytes); },
+                                .on_copied =
+                                    [session, connection, sequence = frame.sequence] {
+                                      session->NoteCopied(connection, sequence);
+                                    },
+                                .is_short_of_room = held > link->window().size() / 2});
 }
 
-// Sends a frame, whose payload is gone when this returns.
-void SendCopy(Link& link, const Frame& frame, std::span<const uint8_t> payload) {
+// Sends a frame, whose payload is gone when this returns, unless its owner, which may be none, is
+// moved from.
+void SendAnswer(Link& link, const Frame& frame, std::span<const uint8_t> payload, Payload* owner) {
   if (payload.empty()) return link.Send(frame);
   const std::span<uint8_t> window = link.window();
   if (frame.is_in_window && payload.size() > window.size() - frame.place) {
     return link.Close(Status::Internal("an answer does not fit where it is to be written"));
   }
   if (frame.is_in_window) {
-    std::memcpy(window.data() + frame.place, payload.data(), payload.size());
+    uint8_t* const place = window.data() + frame.place;
+    if (place != payload.data()) std::memcpy(place, payload.data(), payload.size());
     return link.Send(frame);
+  }
+  if (owner != nullptr && !owner->is_borrowed()) {
+    const auto kept = std::make_shared<Payload>(std::move(*owner));
+    return link.Send(frame, kept->bytes(), [kept] {});
   }
   const auto copy = std::make_shared<std::vector<uint8_t>>(payload.begin(), payload.end());
   link.Send(frame, *copy, [copy] {});
@@ -107,9 +113,9 @@ LinkEvents Server::Accept(std::shared_ptr<Link> link) {
     }
     worker = known;
   }
-  const int64_t connection =
-      worker->session->Connect([link](const Frame& frame, std::span<const uint8_t> payload) {
-        SendCopy(*link, frame, payload);
+  const int64_t connection = worker->session->Connect(
+      [link](const Frame& frame, std::span<const uint8_t> payload, Payload* owner) {
+        SendAnswer(*link, frame, payload, owner);
       });
   const auto use = std::make_shared<WindowUse>();
   LinkEvents events;

@@ -215,7 +215,7 @@ void Session::NoteCopied(int64_t connection, uint64_t sequence) {
   if (found == entries_.end() || found->second.is_done) return;
   if (found->second.connection != connection) return;
   found->second.request.is_in_window = false;
-  if (send_ != nullptr) send_({.kind = FrameKind::kTaken, .sequence = sequence}, {});
+  if (send_ != nullptr) send_({.kind = FrameKind::kTaken, .sequence = sequence}, {}, nullptr);
 }
 
 bool Session::Repeat(int64_t connection, const Frame& frame) {
@@ -365,7 +365,7 @@ void Session::Reply(uint64_t sequence, const Answer& answer, std::vector<uint8_t
     frame.place = entry.request.place;
   }
   frame.payload_bytes = payload.size();
-  send_(frame, payload);
+  send_(frame, payload, answer.owner);
 }
 
 }  // namespace mydist::ps

@@ -85,8 +85,10 @@ class MYDIST_EXPORT Store {
 // connection still brings when the next one is there counts no more: the worker sends it again.
 class MYDIST_EXPORT Session : public std::enable_shared_from_this<Session> {
  public:
-  // Copies or sends the payload before it returns. `frame` names the place in the window, if any.
-  using Send = std::function<void(const Frame& frame, std::span<const uint8_t> payload)>;
+  // Copies or sends the payload before it returns, or moves from its owner, which may be none.
+  // `frame` names the place in the window, if any; the payload may lie there already.
+  using Send =
+      std::function<void(const Frame& frame, std::span<const uint8_t> payload, Payload* owner)>;
 
   Session(Store* store, int rank) : store_(store), rank_(rank) {}
 

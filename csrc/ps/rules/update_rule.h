@@ -34,7 +34,7 @@ class MYDIST_EXPORT UpdateRule {
 
   // False: what is pushed is refused, and Apply is never called.
   virtual bool TakesGradients() const { return true; }
-  // How many floats of state `count` parameters take.
+  // How many floats of state `count` parameters take: as many for each of them.
   virtual int64_t StateFloats(int64_t count) const = 0;
   // The state before the first push, of parameters that have just got their start values. It is all
   // zeros before.

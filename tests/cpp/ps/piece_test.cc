@@ -291,12 +291,22 @@ TEST_F(DensePieceTest, AGradientOfAnotherSizeIsRefusedBeforeItTouchesAnything) {
   EXPECT_THAT(Values(0), ElementsAre(10, 20));
 }
 
+// What waits is answered with what the parameters are later, not where its gradient lies.
+TEST_F(DensePieceTest, AnAnswerThatWaitsHasTheUpdatesOfOthers) {
+  Open(Dense(Consistency::kSsp, 2));
+  Seen seen;
+  PushPull(0, {1, 1}, seen);
+  EXPECT_FALSE(seen.status.has_value());
+  Push(1, {2, 2});
+  EXPECT_THAT(seen.parameters, ElementsAre(7, 17));
+}
+
 // Where it lay the worker writes the next one.
 TEST_F(DensePieceTest, WhatWaitsIsCopiedWhenRoomIsShortOrItIsAnswered) {
   Open(Dense(Consistency::kSync, 2));
   std::vector<float> window = {3, 1};
   bool is_released = false;
-  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(window.data()), 8);
+  const std::span<uint8_t> bytes(reinterpret_cast<uint8_t*>(window.data()), 8);
   const auto lent = [&](bool is_short) {
     is_released = false;
     return Payload(bytes,
@@ -307,6 +317,8 @@ TEST_F(DensePieceTest, WhatWaitsIsCopiedWhenRoomIsShortOrItIsAnswered) {
   EXPECT_FALSE(is_released);
   Push(1, {1, 3});
   EXPECT_TRUE(is_released);
+  EXPECT_THAT(window, ElementsAre(8, 18)) << "the answer lies where the gradient was";
+  window = {3, 1};
   for (const bool pulls : {true, false}) {
     Seen other;
     piece_->Push(0, lent(true), pulls, Into(other));

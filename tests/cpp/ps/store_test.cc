@@ -41,13 +41,14 @@ class FakeWorker {
   }
 
   void Connect() {
-    connection_ = session_->Connect([this](const Frame& frame, std::span<const uint8_t> payload) {
-      if (frame.kind == FrameKind::kTaken) {
-        taken_.push_back(frame.sequence);
-      } else {
-        answers_.push_back({frame, {payload.begin(), payload.end()}});
-      }
-    });
+    connection_ =
+        session_->Connect([this](const Frame& frame, std::span<const uint8_t> payload, Payload*) {
+          if (frame.kind == FrameKind::kTaken) {
+            taken_.push_back(frame.sequence);
+          } else {
+            answers_.push_back({frame, {payload.begin(), payload.end()}});
+          }
+        });
   }
   void Disconnect() { EXPECT_TRUE(session_->Disconnect(connection_)); }
   // The sequence of the request.
