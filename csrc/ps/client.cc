@@ -117,6 +117,7 @@ void Client::Close(bool has_failed) {
     }
   }
   for (const std::shared_ptr<Lane>& lane : lanes_) lane->Close(error);
+  if (io_ != nullptr) io_->Attend();
   const TimePoint deadline = Now() + kGoodbyeTime;
   for (const std::shared_ptr<Lane>& lane : lanes_) lane->AwaitClosed(deadline);
 }
@@ -378,7 +379,7 @@ bool Client::Wait(const std::shared_ptr<Operation>& operation, Patience& patienc
     const bool warns = options_.stall_warning != Duration::max();
     const TimePoint warning =
         warns ? patience.begin + After(options_.stall_warning, patience.explained) : kNever;
-    if (operation->WaitUntil(std::min({deadline, warning, end}))) return true;
+    if (Await(*operation, std::min({deadline, warning, end}))) return true;
     const TimePoint now = Now();
     if (now >= end) {
       GiveUp(operation, now - patience.begin);
@@ -393,6 +394,17 @@ bool Client::Wait(const std::shared_ptr<Operation>& operation, Patience& patienc
       return false;
     }
   }
+}
+
+bool Client::Await(Operation& operation, TimePoint deadline) {
+  const std::shared_ptr<Io> io = io_;
+  const auto is_over = [&] { return operation.is_over(); };
+  const auto is_idle = [&] {
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const std::shared_ptr<Lane>& lane) { return lane->IsIdle(); });
+  };
+  if (is_over() || io->Drive(is_over, is_idle, deadline)) return is_over();
+  return operation.WaitUntil(deadline);
 }
 
 void Client::Explain(const std::shared_ptr<Operation>& operation, Duration waited) {
@@ -413,6 +425,7 @@ void Client::GiveUp(const std::shared_ptr<Operation>& operation, Duration waited
             .About(why.failure())
             .About({.elapsed = ToSeconds(waited)}));
   }
+  io_->Attend();
 }
 
 TableStats Client::StatsOf(uint32_t table) const {

@@ -1,5 +1,5 @@
-// Client: a worker's tables, on all servers of the job. Any thread; one thread of its own moves
-// bytes while a caller computes.
+// Client: a worker's tables, on all servers of the job. Any thread. A caller that waits moves the
+// bytes itself; a thread of the client's own moves them while callers compute.
 #pragma once
 
 #include <cstdint>
@@ -87,6 +87,10 @@ class MYDIST_EXPORT Client {
   std::shared_ptr<Operation> SubmitToAll(FrameKind kind, uint32_t table,
                                          const std::vector<uint8_t>& payload = {});
 
+  // What has been submitted goes on, although nobody waits for it. Else a thread may look after it
+  // only 0.1 s later.
+  void Attend() { io_->Attend(); }
+
   // Whether it is over by `deadline`. Meanwhile it says what the operation waits for, and ends it
   // after stall_shutdown.
   bool Wait(const std::shared_ptr<Operation>& operation, Patience& patience, TimePoint deadline);
@@ -156,6 +160,8 @@ class MYDIST_EXPORT Client {
   static Part RowPart(const RowCall& call, size_t lane, std::span<const int64_t> where);
   // Of an operation on the table, by lane.
   void Send(OpenTable& table, std::vector<std::vector<Part>> parts);
+  // Whether it is over by then. This thread moves the bytes meanwhile, unless another caller does.
+  bool Await(Operation& operation, TimePoint deadline);
   void Explain(const std::shared_ptr<Operation>& operation, Duration waited);
   // Ends it, and all else that waits for the same servers.
   void GiveUp(const std::shared_ptr<Operation>& operation, Duration waited);

@@ -313,6 +313,7 @@ void Lane::Reconnect() {
     std::this_thread::sleep_for(kPause);
   }
   Fail(LossOf(why));
+  if (const std::shared_ptr<Io> io = io_.lock(); io != nullptr) io->Attend();
 }
 
 Status Lane::LossOf(const Status& why) const {
@@ -344,6 +345,11 @@ void Lane::Fail(const Status& why) {
   }
   for (const std::shared_ptr<Operation>& operation : operations) operation->Fail(why);
   if (link != nullptr && !is_leaving) link->Close(why);
+}
+
+bool Lane::IsIdle() {
+  MutexLock lock(mutex_);
+  return pending_.empty() && queue_.empty();
 }
 
 bool Lane::Has(const Operation& operation) {

@@ -72,6 +72,8 @@ class MYDIST_EXPORT Lane : public std::enable_shared_from_this<Lane> {
   Status failure() MYDIST_EXCLUDES(mutex_);
   // Whether a part of the operation waits here.
   bool Has(const Operation& operation) MYDIST_EXCLUDES(mutex_);
+  // Whether nothing waits here for an answer.
+  bool IsIdle() MYDIST_EXCLUDES(mutex_);
   // Ends it: all that waits fails with `why`, and all that comes later.
   void Fail(const Status& why) MYDIST_EXCLUDES(mutex_);
   // Says goodbye, after which the server closes the connection; all that waits fails. `error`: why

@@ -10,6 +10,13 @@
 #include "base/thread.h"
 
 namespace mydist::ps {
+namespace {
+
+// In a series of calls whose callers do the work, the thread is not woken between two of them.
+// After so long it notices again by itself that a connection has broken.
+constexpr Duration kAway = std::chrono::milliseconds(100);
+
+}  // namespace
 
 Result<std::shared_ptr<Io>> Io::Start(int threads, const char* name) {
   MYDIST_CHECK(threads > 0);
@@ -33,7 +40,7 @@ Status IoThreads::StartThreads(int threads, const char* name) {
     std::snprintf(full, sizeof(full), "%.13s%d", name, i % 100);
     MYDIST_ASSIGN_OR_RETURN(
         std::thread thread,
-        StartThread(full, "for connections of the parameter server", [this] { context_.run(); }));
+        StartThread(full, "for connections of the parameter server", [this] { RunThread(); }));
     threads_.push_back(std::move(thread));
   }
   return Status::Ok();
@@ -43,9 +50,78 @@ IoThreads::~IoThreads() {
   for (const std::thread& thread : threads_) {
     MYDIST_CHECK(thread.get_id() != std::this_thread::get_id());
   }
+  {
+    MutexLock lock(place_);
+    is_ending_ = true;
+    place_changed_.NotifyAll();
+  }
   if (!threads_.empty()) EndMembers();
   context_.stop();
   for (std::thread& thread : threads_) thread.join();
+}
+
+void IoThreads::RunThread() {
+  if (!is_drivable_) {
+    context_.run();
+    return;
+  }
+  while (!context_.stopped()) {
+    TakePlace();
+    context_.run_one();
+    LeavePlace();
+  }
+}
+
+void IoThreads::TakePlace() {
+  MutexLock lock(place_);
+  while (!is_ending_) {
+    if (is_driven_) {
+      is_called_ = true;
+      place_changed_.Wait(place_);
+      is_called_ = false;
+    } else {
+      if (Now() >= back_at_) break;
+      place_changed_.WaitUntil(place_, back_at_);
+    }
+  }
+  has_thread_ = true;
+}
+
+void IoThreads::LeavePlace() {
+  MutexLock lock(place_);
+  has_thread_ = false;
+  if (is_driven_) place_changed_.NotifyAll();
+}
+
+bool IoThreads::Drive(const std::function<bool()>& is_over, const std::function<bool()>& is_idle,
+                      TimePoint deadline) {
+  MYDIST_CHECK(is_drivable_);
+  {
+    MutexLock lock(place_);
+    if (is_driven_) return false;
+    is_driven_ = true;
+    if (has_thread_) asio::post(context_, [] {});  // It may sleep.
+    while (has_thread_) place_changed_.Wait(place_);
+  }
+  while (!is_over() && Now() < deadline) {
+    deadline == kNever ? context_.run_one() : context_.run_one_until(deadline);
+  }
+  const TimePoint back_at = is_idle() ? Now() + kAway : kPast;
+  MutexLock lock(place_);
+  is_driven_ = false;
+  back_at_ = back_at;
+  if (is_called_ || back_at == kPast) place_changed_.NotifyAll();
+  return true;
+}
+
+void IoThreads::Attend() {
+  MutexLock lock(place_);
+  back_at_ = kPast;
+  if (is_driven_) {
+    asio::post(context_, [] {});
+  } else if (!has_thread_) {
+    place_changed_.NotifyAll();
+  }
 }
 
 void IoThreads::EndMembers() {

@@ -77,6 +77,13 @@ class MYDIST_EXPORT Io {
   virtual ~Io() = default;
   // Calls it on one of the threads, after `delay`.
   virtual void Post(std::function<void()> body, Duration delay = Duration::zero()) = 0;
+  // Of an Io with one thread: the caller does its work until `is_over`, which it looks at after all
+  // that it has done, or the deadline. False, at once: another caller does. `is_idle` says
+  // afterwards whether nothing is under way, so that the thread may stay away for a moment.
+  virtual bool Drive(const std::function<bool()>& is_over, const std::function<bool()>& is_idle,
+                     TimePoint deadline) = 0;
+  // The thread is back at once. A caller that drives looks whether it is over.
+  virtual void Attend() = 0;
 };
 
 struct ListenOptions {

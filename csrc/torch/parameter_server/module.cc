@@ -345,6 +345,7 @@ PYBIND11_MODULE(_ps, module) {
           },
           py::arg("kind"), py::arg("table"), Free())
       .def("set_options", &SetOptions, py::arg("table"), py::arg("rule"), Free())
+      .def("attend", &Client::Attend)
       .def("wait", &Wait, py::arg("operation"))
       .def("stats", &StatsOf)
       .def("table_stats", &TableStatsOf, py::arg("table"))

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 
-from ..collectives.handles import remember_waiter
 from ..job.error_text import wrong_type
 from ..job.process_set import ProcessSet, global_process_set
 from .consistency import Async, Consistency
@@ -105,7 +104,7 @@ class RowTable(BaseTable):
         self, ids: torch.Tensor, out: torch.Tensor | None = None, priority: int = 0
     ) -> int:
         """As pull; returns a handle for synchronize()."""
-        return remember_waiter(self._start("pull", ids, None, out, priority))
+        return self._start("pull", ids, None, out, priority).handle()
 
     def push(self, ids: torch.Tensor, gradients: torch.Tensor, priority: int = 0) -> None:
         """Gives the servers gradients of rows. Those of a row that occurs twice are added.
@@ -121,7 +120,7 @@ class RowTable(BaseTable):
 
     def push_async(self, ids: torch.Tensor, gradients: torch.Tensor, priority: int = 0) -> int:
         """As push; returns a handle for synchronize()."""
-        return remember_waiter(self._start("push", ids, gradients, None, priority))
+        return self._start("push", ids, gradients, None, priority).handle()
 
     def push_pull(
         self,
@@ -141,7 +140,7 @@ class RowTable(BaseTable):
         priority: int = 0,
     ) -> int:
         """As push_pull; returns a handle for synchronize()."""
-        return remember_waiter(self._start("push_pull", ids, gradients, out, priority))
+        return self._start("push_pull", ids, gradients, out, priority).handle()
 
     def embedding(self, ids: torch.Tensor) -> torch.Tensor:
         """As torch.nn.functional.embedding: pulls the rows; backward() pushes their gradients.

@@ -284,6 +284,11 @@ class TableCall:
         self._client, self._operation = client, operation
         self._finish, self._kept = finish, kept
 
+    def handle(self) -> int:
+        """For synchronize(); the call goes on meanwhile."""
+        self._client.attend()
+        return remember_waiter(self)
+
     def is_over(self) -> bool:
         """Whether wait() would not block."""
         return self._operation.is_over()
@@ -377,7 +382,7 @@ class Table(BaseTable):
 
     def push_async(self, gradient: torch.Tensor | None, priority: int = 0) -> int:
         """As push; returns a handle for synchronize(). The gradient must not change until then."""
-        return remember_waiter(self._start("push", gradient, None, priority))
+        return self._start("push", gradient, None, priority).handle()
 
     def pull(self, out: torch.Tensor | None = None, priority: int = 0) -> torch.Tensor:
         """The parameters as they are, once the consistency allows.
@@ -392,7 +397,7 @@ class Table(BaseTable):
 
     def pull_async(self, out: torch.Tensor | None = None, priority: int = 0) -> int:
         """As pull; returns a handle for synchronize()."""
-        return remember_waiter(self._start("pull", None, out, priority))
+        return self._start("pull", None, out, priority).handle()
 
     def push_pull(
         self, gradient: torch.Tensor | None, out: torch.Tensor | None = None, priority: int = 0
@@ -407,7 +412,7 @@ class Table(BaseTable):
         self, gradient: torch.Tensor | None, out: torch.Tensor | None = None, priority: int = 0
     ) -> int:
         """As push_pull; returns a handle for synchronize()."""
-        return remember_waiter(self._start("push_pull", gradient, out, priority))
+        return self._start("push_pull", gradient, out, priority).handle()
 
     def places(self) -> str:
         """See BaseTable."""
