@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -247,6 +248,15 @@ class LocalTable {
   ps::DensePiece piece_;
 };
 
+// Memory that nobody has touched yet gets pages of 2 MiB where the system has them: to fill it then
+// takes 512 times fewer faults.
+void TakeLargePages(uintptr_t address, size_t bytes) {
+  constexpr uintptr_t kPage = uintptr_t{2} << 20;
+  const uintptr_t begin = (address + kPage - 1) / kPage * kPage;
+  const uintptr_t end = (address + bytes) / kPage * kPage;
+  if (begin < end) static_cast<void>(madvise(At<void>(begin), end - begin, MADV_HUGEPAGE));
+}
+
 // Name, default and whether it is required, of each option of each rule.
 py::dict Rules() {
   py::dict rules;
@@ -369,4 +379,5 @@ PYBIND11_MODULE(_ps, module) {
         return ps::FirstNotFinite({At<const float>(values), count});
       },
       py::arg("values"), py::arg("count"), Free());
+  module.def("take_large_pages", &TakeLargePages, py::arg("address"), py::arg("bytes"));
 }

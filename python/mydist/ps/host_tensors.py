@@ -7,9 +7,12 @@ from collections.abc import Callable
 import torch
 
 from ..job.error_text import wrong_type
+from . import binding
 
 __all__ = ["host_floats", "prepare_output"]
 
+# From this size on malloc takes memory from the system for each tensor, and gives it back with it.
+_OWN_MAPPING = 32 << 20
 # Of an argument by its name: see host_floats.
 Check = Callable[[str, object], torch.Tensor]
 
@@ -60,6 +63,8 @@ def prepare_output(
         target = out
     else:
         target = torch.empty(shape, dtype=torch.float32, device="cpu")
+        if target.nbytes >= _OWN_MAPPING:
+            binding.load().take_large_pages(target.data_ptr(), target.nbytes)
 
     def finish() -> torch.Tensor:
         if out is None:
