@@ -55,11 +55,13 @@ class Payload {
   }
   // Its request is answered before the bytes are read.
   void Copy() {
-    if (owner_ == nullptr) return;
-    own_.assign(bytes_.begin(), bytes_.end());
-    const std::function<void()> on_copied = std::move(owner_->on_copied);
-    Release();
-    bytes_ = own_;
+    if (owner_ != nullptr) CopyAs(Payload(std::vector<uint8_t>(bytes_.begin(), bytes_.end())));
+  }
+  // The same, where a part of it is enough.
+  void CopyAs(Payload part) {
+    std::function<void()> on_copied;
+    if (owner_ != nullptr) on_copied = std::move(owner_->on_copied);
+    *this = std::move(part);
     if (on_copied != nullptr) on_copied();
   }
 

@@ -211,7 +211,7 @@ bool Piece::IsReady(const Waiting& waiting) const {
 
 void Piece::ReplyOrWait(Waiting waiting) {
   if (IsReady(waiting)) return GiveAnswer(waiting);
-  waiting.request.Copy();
+  waiting.request.CopyAs(RequestOf(waiting.request));
   waiting_.push_back(std::move(waiting));
 }
 

@@ -118,9 +118,11 @@ Status RowPiece::CheckRequest(const Payload& request) const {
 
 Payload RowPiece::RequestOf(const Payload& gradient) const {
   if (gradient.bytes().empty()) return {};
-  const RowsView view = ViewRows(gradient.bytes(), spec_).value();
+  // As in Apply.
+  const Result<RowsView> view = ViewRows(gradient.bytes(), spec_);
+  if (!view.ok()) return {};
   const auto end =
-      gradient.bytes().begin() + kCountBytes + static_cast<std::ptrdiff_t>(view.rows.size_bytes());
+      gradient.bytes().begin() + kCountBytes + static_cast<std::ptrdiff_t>(view->rows.size_bytes());
   return Payload(std::vector<uint8_t>(gradient.bytes().begin(), end));
 }
 

@@ -291,14 +291,22 @@ TEST_F(DensePieceTest, AGradientOfAnotherSizeIsRefusedBeforeItTouchesAnything) {
   EXPECT_THAT(Values(0), ElementsAre(10, 20));
 }
 
-// What waits is answered with what the parameters are later, not where its gradient lies.
+// What waits is answered with what the parameters are later, and needs its gradient no more.
 TEST_F(DensePieceTest, AnAnswerThatWaitsHasTheUpdatesOfOthers) {
   Open(Dense(Consistency::kSsp, 2));
+  std::vector<float> window = {1, 1};
+  bool is_released = false;
+  bool is_copied = false;
+  Payload lent({reinterpret_cast<uint8_t*>(window.data()), 8},
+               {.on_release = [&] { is_released = true; }, .on_copied = [&] { is_copied = true; }});
   Seen seen;
-  PushPull(0, {1, 1}, seen);
+  piece_->Push(0, std::move(lent), true, Into(seen));
   EXPECT_FALSE(seen.status.has_value());
+  EXPECT_TRUE(is_released);
+  EXPECT_TRUE(is_copied);
   Push(1, {2, 2});
   EXPECT_THAT(seen.parameters, ElementsAre(7, 17));
+  EXPECT_THAT(window, ElementsAre(1, 1));
 }
 
 // Where it lay the worker writes the next one.
