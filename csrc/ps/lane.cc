@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
+#include "ps/buffer.h"
 #include "ps/error_bytes.h"
 
 namespace mydist::ps {
@@ -228,7 +229,7 @@ void Lane::SendPending(const Ticket& ticket) {
     return link->Send(frame);
   }
   // The caller's memory may be gone before the bytes are, when the operation fails.
-  const std::shared_ptr<uint8_t[]> copy(new uint8_t[part.payload.size()]);  // Not zeroed.
+  const std::shared_ptr<uint8_t[]> copy(TakeBuffer(part.payload.size()));
   if (!CopyPayload(part, copy.get())) frame.payload_bytes = 0;
   link->Send(frame, {copy.get(), static_cast<size_t>(frame.payload_bytes)}, [copy] {});
 }

@@ -2,12 +2,15 @@
 // or in memory of the server's own. Moves only; its end lets go of the memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "ps/buffer.h"
 
 namespace mydist::ps {
 
@@ -28,15 +31,15 @@ class Payload {
       : bytes_(bytes), owner_(std::make_unique<Owner>(std::move(owner))) {}
   explicit Payload(std::vector<uint8_t> own) : own_(std::move(own)), bytes_(own_) {}
   // The same, of memory that need not be zeroed first.
-  Payload(std::unique_ptr<uint8_t[]> own, size_t byte_count)
-      : own_array_(std::move(own)), bytes_(own_array_.get(), byte_count) {}
+  Payload(Buffer own, size_t byte_count)
+      : buffer_(std::move(own)), bytes_(buffer_.get(), byte_count) {}
   ~Payload() { Release(); }
   Payload(Payload&& other) noexcept { *this = std::move(other); }
   Payload& operator=(Payload&& other) noexcept {
     if (this == &other) return *this;
     Release();
     own_ = std::move(other.own_);
-    own_array_ = std::move(other.own_array_);
+    buffer_ = std::move(other.buffer_);
     bytes_ = std::exchange(other.bytes_, {});
     owner_ = std::move(other.owner_);
     return *this;
@@ -55,7 +58,10 @@ class Payload {
   }
   // Its request is answered before the bytes are read.
   void Copy() {
-    if (owner_ != nullptr) CopyAs(Payload(std::vector<uint8_t>(bytes_.begin(), bytes_.end())));
+    if (owner_ == nullptr) return;
+    Buffer copy = TakeBuffer(bytes_.size());
+    std::copy(bytes_.begin(), bytes_.end(), copy.get());
+    CopyAs(Payload(std::move(copy), bytes_.size()));
   }
   // The same, where a part of it is enough.
   void CopyAs(Payload part) {
@@ -73,7 +79,7 @@ class Payload {
   }
 
   std::vector<uint8_t> own_;
-  std::unique_ptr<uint8_t[]> own_array_;
+  Buffer buffer_;
   std::span<uint8_t> bytes_;
   std::unique_ptr<Owner> owner_;
 };

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "ps/buffer.h"
 #include "ps/error_bytes.h"
 
 namespace mydist::ps {
@@ -64,8 +65,9 @@ void SendAnswer(Link& link, const Frame& frame, std::span<const uint8_t> payload
     const auto kept = std::make_shared<Payload>(std::move(*owner));
     return link.Send(frame, kept->bytes(), [kept] {});
   }
-  const auto copy = std::make_shared<std::vector<uint8_t>>(payload.begin(), payload.end());
-  link.Send(frame, *copy, [copy] {});
+  const std::shared_ptr<uint8_t[]> copy(TakeBuffer(payload.size()));
+  std::memcpy(copy.get(), payload.data(), payload.size());
+  link.Send(frame, {copy.get(), payload.size()}, [copy] {});
 }
 
 }  // namespace

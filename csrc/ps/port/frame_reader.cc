@@ -59,10 +59,13 @@ Status FrameReader::BeginPayload() {
   inline_bytes_ = 0;
   inline_ = nullptr;
   if (frame_.is_in_window || frame_.payload_bytes == 0) return Status::Ok();
-  inline_.reset(new (std::nothrow) uint8_t[frame_.payload_bytes]);
-  if (inline_ != nullptr) return Status::Ok();
-  return Status::Internal("there is no memory for a payload of " +
-                          std::to_string(frame_.payload_bytes) + " bytes");
+  try {
+    inline_ = TakeBuffer(frame_.payload_bytes);
+  } catch (const std::bad_alloc&) {
+    return Status::Internal("there is no memory for a payload of " +
+                            std::to_string(frame_.payload_bytes) + " bytes");
+  }
+  return Status::Ok();
 }
 
 Result<FrameReader::Found> FrameReader::ReadInline(int socket) {

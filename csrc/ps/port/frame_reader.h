@@ -46,7 +46,7 @@ class FrameReader {
   bool is_drained_ = false;  // The last call took all that was there.
   bool has_header_ = false;
   Frame frame_;
-  std::unique_ptr<uint8_t[]> inline_;
+  Buffer inline_;
   size_t inline_bytes_ = 0;  // Of these that are there.
 };
 
