@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
+from mydist.launcher.elf_file import missing_loader
 from mydist.launcher.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, LaunchError
 from mydist.launcher.job_spec import JobSpec
 
@@ -62,13 +63,16 @@ def _script_missing(script: str) -> LaunchError:
 def require_runnable(program: str) -> None:
     """Raises LaunchError with 126 when the kernel would find nothing that runs the program.
 
-    It says of a script that the script does not exist when its interpreter does not. mpirun takes
-    twenty lines to say the same.
+    It says of a script that the script does not exist when its interpreter does not, and the same
+    of a binary without its loader. mpirun takes twenty lines to say that.
     """
     script = program
     for _ in range(_MOST_INTERPRETERS):
         first_line = _first_line(script)
-        if first_line is None or b"\0" in first_line:  # A binary; the kernel knows its kind.
+        if first_line is None:
+            return
+        if b"\0" in first_line:  # A binary; the kernel knows its kind.
+            _require_loader(program, script)
             return
         whose = "its first line" if script == program else f"the first line of {script!r}"
         named = re.match(rb"#![ \t]*([^ \t]+)", first_line)
@@ -80,6 +84,15 @@ def require_runnable(program: str) -> None:
             raise _not_runnable(program, f"{names}, which does not exist")
         if not os.path.isfile(script) or not os.access(script, os.X_OK):
             raise _not_runnable(program, f"{names}, which is not an executable file")
+
+
+def _require_loader(program: str, binary: str) -> None:
+    loader = missing_loader(binary)
+    if loader is not None:
+        whose = f"its loader {loader!r}"
+        if binary != program:
+            whose = f"the loader {loader!r} of its interpreter {binary!r}"
+        raise _not_runnable(program, f"{whose} does not exist")
 
 
 def _first_line(program: str) -> bytes | None:

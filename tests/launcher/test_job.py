@@ -15,6 +15,7 @@ import pytest
 from running_job import SECONDS, Mydistrun, numbers, wait_gone
 
 from mydist.launcher.command import resolve_command
+from mydist.launcher.elf_file import missing_loader
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.job_spec import JobSpec
 
@@ -317,18 +318,34 @@ def test_missing_interpreter(
     )
 
 
-def test_a_binary_without_its_loader_is_not_called_missing(mydistrun: Mydistrun) -> None:
+@pytest.mark.parametrize("flags", [[], ["--mpi"]])
+def test_a_binary_without_its_loader_is_not_called_missing(
+    mydistrun: Mydistrun, flags: list[str]
+) -> None:
     binary = mydistrun.directory / "binary"
     content = Path(sys.executable).resolve().read_bytes()
-    where = content.index(b"/ld-linux")  # The name of the loader ends with its digit.
+    where = content.index(b"/ld-linux")
     binary.write_bytes(content[: where + 1] + b"no" + content[where + 3 :])
     binary.chmod(0o755)
-    code, out, err = mydistrun.run("-np", "2", "./binary")
-    assert (code, out) == (126, b"")
-    assert err == (
-        "mydistrun: command './binary' cannot be executed: a file that it needs to start, such as "
-        "its loader, does not exist\n"
-    )
+    script = mydistrun.directory / mydistrun.script("#!./binary\n", "script")
+    script.chmod(0o755)
+    for command, words in (("./binary", "its loader"), ("./script", "the loader")):
+        code, out, err = mydistrun.run(*flags, "-np", "2", command)
+        assert (code, out) == (126, b"")
+        begin = re.escape(f"mydistrun: command '{command}' cannot be executed: {words} '/")
+        assert re.fullmatch(rf"{begin}.*/no-\S+'.* does not exist\n", err), err
+
+
+def test_what_is_no_binary_of_this_machine_is_left_to_the_kernel(tmp_path: Path) -> None:
+    whole = Path(sys.executable).resolve().read_bytes()[:4096]
+    foreign = bytearray(whole)
+    foreign[18:20] = b"\xff\xfe"
+    endless = bytearray(whole)
+    endless[54:58] = b"\0\0\xff\xff"  # Program headers without a length.
+    for content in (b"", b"\x7fELF", whole[:40], foreign, endless, b"\x7fELF" + b"\xff" * 4000):
+        file = tmp_path / "binary"
+        file.write_bytes(bytes(content))
+        assert missing_loader(str(file)) is None
 
 
 def test_dry_run_hides_values(mydistrun: Mydistrun) -> None:
