@@ -110,6 +110,11 @@ class FailureRecord:
         """Whether `ranks` are in the job and give no sign of life."""
         return self.code == "PEER_LOST" and self.finding == "silent"
 
+    @property
+    def got_no_answer(self) -> bool:
+        """Whether `ranks` were asked what they do, and did not answer."""
+        return self.is_timeout and self.finding == "silent"
+
     def pid_of(self, rank: int) -> int:
         """Of a rank that it is blamed on; 0 where it is not known."""
         if self.ranks == (rank,) and self.peer_pid:

@@ -119,6 +119,9 @@ def find_cause(exits: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> 
     fell_silent = [end for end in exits if end.child in silent] if failed else []
     if fell_silent:
         return fell_silent[0]
+    awaited = [end for end in exits if end.child in _missed(failures)] if failed else []
+    if awaited:
+        return _unless_stopped(awaited[0])
     timed_out = [end for end in failed if failures[end.child].is_timeout]
     # A rank may name a stopped rank of its host, where other ranks cannot. Its report comes first.
     timed_out.sort(key=lambda end: not failures[end.child].ranks)
@@ -145,6 +148,40 @@ def _silent(failures: Mapping[int, FailureRecord]) -> set[int]:
     tellers = [record for record in failures.values() if record.says_others_are_silent]
     failed = {rank for rank, record in failures.items() if raised_itself(record)}
     return {rank for record in tellers for rank in record.ranks} - failed
+
+
+def _missed(failures: Mapping[int, FailureRecord]) -> dict[int, FailureRecord]:
+    """The one rank that others have waited for in vain, with what the first of them says of it;
+    empty where they do not agree on one.
+
+    A rank that gave no answer comes before one that only was late. A stopped rank may go on and
+    time out as well, so nobody's word counts about itself.
+    """
+    for is_sure in (True, False):
+        tellers = {
+            by: record
+            for by, record in failures.items()
+            if record.is_timeout and record.ranks and (record.got_no_answer or not is_sure)
+        }
+        agreed = {}
+        for rank in {rank for record in tellers.values() for rank in record.ranks}:
+            records = [record for by, record in tellers.items() if by != rank]
+            if records and all(record.ranks == (rank,) for record in records):
+                agreed[rank] = records[0]
+        if len(agreed) == 1:
+            return agreed
+    return {}
+
+
+def _missed_as(cause: ChildEnd, failures: Mapping[int, FailureRecord]) -> FailureRecord | None:
+    """What others say of it, if it is the cause because they have waited for it in vain."""
+    record = _missed(failures).get(cause.child)
+    if record is None or _ended_well(cause) or cause.child in _lost_by_others(failures):
+        return None
+    # One that gave no answer has failed others before it ended, as where mpirun let it go on.
+    has_failed_before = record.got_no_answer and not raised_itself(failures.get(cause.child))
+    is_own = cause.failed and not _is_victim(cause, failures)
+    return None if is_own and not has_failed_before else record
 
 
 def _leavers(exits: list[ChildEnd], failures: Mapping[int, FailureRecord]) -> list[ChildEnd]:
@@ -199,7 +236,8 @@ def format_failure(
     else:
         lines.append("  it printed nothing to its error output")
     is_victim = cause.child in failures and _is_victim(cause, failures)
-    if is_victim and cause.child not in _silent(failures):
+    is_blamed = cause.child in _silent(failures) or _missed_as(cause, failures) is not None
+    if is_victim and not is_blamed:
         lines += _describe_consequence(cause, exits, failures)
     others = [end for end in exits if end.child != cause.child]
     lines += _describe_others(others, failures)
@@ -221,11 +259,16 @@ def _headline(
     text = f"{_name(cause, told)} {cause.describe()} after {cause.at:.1f} s"
     tellers = [r for r in told.values() if cause.child in r.ranks and r.is_consequence]
     place = next((record.place for record in tellers if record.place), "")
+    ended = f" and {cause.describe()} after {cause.at:.1f} s" if cause.failed else ""
     if cause.child in _silent(failures):
-        since = f" after {cause.at:.1f} s" if cause.failed else ""
-        text = f"{_name(cause, told)} gave no sign of life"
-        ended = f" and {cause.describe()}{since}" if cause.failed else ""
-        return f"{text}{ended}{f'; other ranks lost it in {place}' if place else ''}"
+        text = f"{_name(cause, told)} gave no sign of life{ended}"
+        return f"{text}{f'; other ranks lost it in {place}' if place else ''}"
+    missed = _missed_as(cause, failures)
+    if missed is not None:
+        what = "gave no answer" if missed.got_no_answer else "did not come in time"
+        where = f" in {missed.place}" if missed.place else ""
+        text = f"{_name(cause, told)} {what}{ended}"
+        return f"{text}; other ranks timed out waiting for it{where}"
     own = failures.get(cause.child)
     if own is not None:
         return f"{text}, in {own.place}" if own.place else text

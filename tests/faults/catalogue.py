@@ -178,6 +178,7 @@ _HOSTS = {"TEST_RANKS_PER_HOST": str(NP // 2)}
 
 KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by "
 LEFT = r"rank {victim} on host \S+ (\(pid {pid}\) )?left the job"
+NO_ANSWER = r"^mydistrun: rank {victim} on host \S+ (\(pid {pid}\) )?gave no answer\b"
 EXITED = r"rank {victim} on host \S+ \(pid {pid}\) exited with code"
 
 
@@ -187,12 +188,8 @@ def _killed(key: str, title: str, phase: Phase, victim: int, act: Act = Act.KILL
 
 
 def _stopped(key: str, title: str, phase: Phase, victim: int) -> Fault:
-    # mpirun lets it go on before it ends it; then it raises as well.
-    errors, says = (
-        ("CollectiveTimeoutError",),
-        rf"timed out waiting for rank {{victim}}$|{EXITED} 1",
-    )
-    return Fault(key, title, phase, Act.STOP, victim, errors, says, 1, 0.3, SHUTDOWN)
+    errors = ("CollectiveTimeoutError",)
+    return Fault(key, title, phase, Act.STOP, victim, errors, NO_ANSWER, 1, 0.3, SHUTDOWN)
 
 
 def _silent(key: str, title: str, phase: Phase, victim: int) -> Fault:

@@ -149,12 +149,75 @@ def test_a_time_out_comes_before_the_losses_it_causes() -> None:
     cause = find_cause(ends, {0: lost, 1: late})
     assert cause is not None
     assert format_failure(cause, ends, {}, {0: lost, 1: late}).splitlines() == [
-        "mydistrun: rank 1 on host h1 (pid 101) exited with code 1 after 1.2 s, in allreduce 'x'",
+        "mydistrun: rank 2 on host h1 (pid 102) did not come in time; other ranks timed out "
+        "waiting for it in allreduce 'x'",
         "  it printed nothing to its error output",
-        "  it timed out waiting for rank 2",
         "  then rank 0 on host h1 (pid 100) exited with code 1: PeerLostError in allreduce 'x'",
-        "  stopped by mydistrun: rank 2",
+        "  then rank 1 on host h1 (pid 101) ended with CollectiveTimeoutError in allreduce 'x'",
     ]
+
+
+WAITED = FailureRecord("CollectiveTimeoutError", "TIMEOUT", (), "allreduce", "x")
+
+
+def waited_for(*ranks: int, finding: str = "late") -> FailureRecord:
+    return replace(WAITED, ranks=ranks, finding=finding)
+
+
+@pytest.mark.parametrize(
+    ("told", "blamed"),
+    [
+        ({0: waited_for(3), 2: waited_for(3)}, 3),
+        # mpirun lets a stopped rank go on before it ends it.
+        ({0: waited_for(3), 2: waited_for(3), 3: waited_for(0)}, 3),
+        ({0: waited_for(3, finding="silent"), 2: waited_for(0)}, 3),
+        ({0: waited_for(3, finding="silent"), 2: WAITED}, 3),
+        ({0: waited_for(3, 1), 2: waited_for(3)}, 0),
+        ({0: waited_for(2), 2: waited_for(0)}, 0),
+        ({0: waited_for(3, finding="silent"), 2: waited_for(1, finding="silent")}, 0),
+    ],
+)
+def test_the_rank_that_time_outs_agree_on_comes_first(
+    told: dict[int, FailureRecord], blamed: int
+) -> None:
+    ends = [end(rank, 1) for rank in told]
+    ends += [end(rank, -9, stopped=True) for rank in range(4) if rank not in told]
+    cause = find_cause(ends, told)
+    assert cause is not None and cause.child == blamed
+    assert exit_code(cause, ends) == 1
+    first = format_failure(cause, ends, {}, told).splitlines()[0]
+    agrees = "; other ranks timed out waiting for it in allreduce 'x'"
+    assert first.endswith(agrees if blamed else " exited with code 1 after 1.2 s, in allreduce 'x'")
+    said = " gave no answer" if told[0].got_no_answer else " did not come in time"
+    assert (f"(pid 103){said}" in first) == (blamed == 3), first
+
+
+@pytest.mark.parametrize(
+    ("finding", "own", "says"),
+    [
+        ("silent", {}, "gave no answer and exited with code 1 after 1.2 s; other ranks timed out"),
+        ("silent", {3: FailureRecord("ValueError")}, "exited with code 1 after 1.2 s"),
+        ("late", {}, "exited with code 1 after 1.2 s; other ranks lost it"),
+    ],
+)
+def test_a_rank_that_ended_after_others_had_waited_for_it(
+    finding: str, own: dict[int, FailureRecord], says: str
+) -> None:
+    """As where mpirun has let a stopped rank go on."""
+    ends = [end(3, 1), end(0, 0, unknown=True)]
+    failures = {0: waited_for(3, finding=finding), **own}
+    cause = find_cause(ends, failures)
+    assert cause == ends[0]
+    first = format_failure(cause, ends, {}, failures).splitlines()[0]
+    assert first.startswith(f"mydistrun: rank 3 on host h1 (pid 103) {says}"), first
+
+
+def test_a_rank_that_timed_out_says_for_which_ranks() -> None:
+    ends = [end(0, 1), end(1, -9, stopped=True), end(2, -9, stopped=True)]
+    cause = find_cause(ends, {0: waited_for(1, 2)})
+    assert cause == ends[0]
+    lines = format_failure(cause, ends, {}, {0: waited_for(1, 2)}).splitlines()
+    assert lines[2] == "  it timed out waiting for ranks 1, 2"
 
 
 def test_of_every_rank_that_timed_out_class_and_tensor_are_told() -> None:
@@ -179,16 +242,18 @@ def test_a_rank_that_never_called_init_over_mpi_is_named() -> None:
     ]
 
 
-def test_of_ranks_that_timed_out_one_that_names_a_rank_comes_first() -> None:
+def test_a_rank_that_one_of_those_that_timed_out_names_comes_first() -> None:
     """As where MPI_Init waits for a stopped rank: only the ranks of its host see it."""
     blind = FailureRecord("CollectiveTimeoutError", "TIMEOUT", operation="init")
     sees = replace(blind, ranks=(3,), finding="silent", peer_pid=77)
     ends = [end(0, 1), end(1, 1), end(2, -15, stopped=True), end(3, -9, stopped=True)]
     failures = {0: blind, 1: blind, 2: sees}
     cause = find_cause(ends, failures)
-    assert cause is not None and cause.child == 2
-    told = format_failure(cause, ends, {}, failures).splitlines()
-    assert told[2] == "  it timed out waiting for rank 3", told
+    assert cause is not None and cause.child == 3
+    assert format_failure(cause, ends, {}, failures).splitlines()[0] == (
+        "mydistrun: rank 3 on host h1 (pid 103) gave no answer; other ranks timed out waiting for "
+        "it in init"
+    )
     assert exit_code(cause, ends) == 1
 
 
@@ -255,7 +320,8 @@ def test_a_rank_that_ended_before_others_waited_for_it_is_blamed() -> None:
         f"{text}ranks still needed it for init\n"
     )
     stopped = replace(ends[0], stopped=True)
-    assert find_cause([stopped, ends[1]], {0: late}) == ends[1]
+    cause = find_cause([stopped, ends[1]], {0: late})
+    assert cause is not None and cause.child == 1 and cause.unknown
 
 
 def test_a_stopped_rank_that_raised_is_blamed_before_victims() -> None:
