@@ -179,6 +179,7 @@ _HOSTS = {"TEST_RANKS_PER_HOST": str(NP // 2)}
 KILLED = r"rank {victim} on host \S+ \(pid {pid}\) was killed by "
 LEFT = r"rank {victim} on host \S+ (\(pid {pid}\) )?left the job"
 NO_ANSWER = r"^mydistrun: rank {victim} on host \S+ (\(pid {pid}\) )?gave no answer\b"
+NOT_FINALIZED = r"rank {victim} on host \S+ .*ended without finalizing MPI"
 EXITED = r"rank {victim} on host \S+ \(pid {pid}\) exited with code"
 
 

@@ -17,6 +17,7 @@ from faults.catalogue import (
     LAST,
     LEFT,
     NO_ANSWER,
+    NOT_FINALIZED,
     PLANES,
     SHUTDOWN,
     Act,
@@ -90,13 +91,13 @@ class Place:
             # A rank that a collective waits for is lost; one that the others agree with has left.
             errors = ("PeerLostError", "AbortedError")
         if at_point and self.act is Act.LEAVE:
-            says = (
-                rf"({EXITED} 0|{LEFT}|rank {{victim}} on host \S+ .*ended without finalizing MPI)"
-            )
+            says = rf"({EXITED} 0|{LEFT}|{NOT_FINALIZED})"
         if at_point and self.act is Act.RAISE:
             says = EXITED + rf" 1(.*\n)*?.*failpoint {self.where.value}"
         if self.where is Point.SHUTDOWN and self.act in (Act.LEAVE, Act.RAISE):
             says, code = "", 0  # All work is done, and the rank ends with 0.
+        if self.where is Point.SHUTDOWN and self.act is Act.LEAVE and self.plane.ends_survivors:
+            says, code = NOT_FINALIZED, 1  # mpirun takes that for a failure, and ends the others.
         return Fault(
             key=self.name,
             title=self.name,
