@@ -324,8 +324,11 @@ void Engine::HandleNotice(const Response& response) {
       guard_.NoteSilent(refined);
       return FailTensor({response.process_set, response.name}, refined);
     }
-    case ResponseKind::kStall:
-      return NoteStall(guard_.Refine(response.status, Now()).message());
+    case ResponseKind::kStall: {
+      const Status refined = guard_.Refine(response.status, Now());
+      if (guard_.NoteTold(response.name, refined)) NoteStall(refined.message());
+      return;
+    }
     case ResponseKind::kDeparted:
       return HandleDeparture(response);
     case ResponseKind::kFinished:

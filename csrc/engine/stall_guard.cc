@@ -31,6 +31,11 @@ constexpr Duration kShortAnswerTime = std::chrono::milliseconds(200);
 constexpr Duration kHurriedLook = std::chrono::milliseconds(10);
 constexpr Duration kHurriedPause = std::chrono::milliseconds(50);
 
+// Both are in ascending order.
+bool AreAmong(const std::vector<int>& ranks, const std::vector<int>& all) {
+  return std::includes(all.begin(), all.end(), ranks.begin(), ranks.end());
+}
+
 // Part of `limit`, which a wait has.
 Duration TimeForAnswers(Duration limit) { return std::min(kAnswerTime, limit / kLeastParts); }
 
@@ -151,7 +156,11 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
     return Status::Ok();
   }
   const Request& about = *oldest->request;
-  if (between_.begin != oldest->since) silent_before_.clear();
+  if (between_.begin != oldest->since) {
+    silent_before_.clear();
+    told_by_root_.clear();
+    told_here_ = {};
+  }
   const Step step = Advance(
       between_, {oldest->since, warning_, shutdown_}, now, kRootFirst,
       [&] { return coordinator_->Inquire(about.process_set, about.name); }, &next_follow_);
@@ -162,12 +171,23 @@ Status StallGuard::Follow(TimePoint now, const std::optional<InFlight>& oldest) 
       about, "it has waited for other ranks for " + SecondsText(now - oldest->since), "negotiate");
   const bool is_its_own = coordinator_->MustEndWait();
   silent_before_ = coordinator_->inquiry().Silent();
-  const bool is_known = is_its_own || !silent_before_.empty();
   coordinator_->EndInquiry();
   const Status named = blame.WithContext(CallText(about));
   if (step == Step::kEnd) return is_its_own ? named : Status::Ok();
-  if (is_known) Warn(named.message());
+  const std::vector<int> told = std::exchange(told_by_root_, {});
+  const bool is_new = !silent_before_.empty() && !AreAmong(silent_before_, told);
+  if (!is_its_own && !is_new) return Status::Ok();
+  told_here_ = {about.name, silent_before_};
+  Warn(named.message());
   return Status::Ok();
+}
+
+bool StallGuard::NoteTold(const std::string& tensor, const Status& refined) {
+  if (refined.failure().finding != kSilentFinding) return true;
+  const auto [own_tensor, told] = std::exchange(told_here_, {});
+  if (own_tensor == tensor && AreAmong(refined.failure().ranks, told)) return false;
+  told_by_root_ = refined.failure().ranks;
+  return true;
 }
 
 Status StallGuard::TakeFindings() {

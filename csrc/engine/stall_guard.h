@@ -102,6 +102,9 @@ class StallGuard final : public Watchdog {
   // which of the ranks to blame give no answer, and what the others have done last. Any other
   // status stays as it is.
   Status Refine(const Status& status, TimePoint now) const;
+  // The root warns of a tensor, refined as above. Whether that is to be told: at each doubling the
+  // root or this rank itself tells of a silent rank, whoever is first.
+  bool NoteTold(const std::string& tensor, const Status& refined);
   // A tensor has failed with this, so its ranks have been waited for. When this rank leaves and
   // they still give no answer, it does not wait for them again.
   void NoteSilent(const Status& error);
@@ -194,6 +197,10 @@ class StallGuard final : public Watchdog {
   Episode between_;
   TimePoint asked_at_ = kPast;      // When the last inquiry began.
   std::vector<int> silent_before_;  // At the end of the last inquiry of this episode between.
+  // Silent ranks that the root has told of since this rank's own last look at the wait between; and
+  // those that this rank has told of since, with the tensor.
+  std::vector<int> told_by_root_;
+  std::pair<std::string, std::vector<int>> told_here_;
   TimePoint next_follow_ = kNever;
   std::vector<int> found_silent_;  // As NoteSilent heard.
   std::optional<LeaveWait> leave_;

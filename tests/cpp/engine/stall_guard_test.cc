@@ -101,6 +101,60 @@ TEST(StallGuard, ARankThatWasAskedAMomentAgoIsNotSilent) {
   EXPECT_THAT(refined.failure().ranks, ElementsAre(0));
 }
 
+// The root of two ranks, which waits for rank 1.
+struct WaitingRoot {
+  WaitingRoot() {
+    topology.size = topology.local_size = 2;
+    topology.hosts = {"h", "h"};
+    topology.pids = {getpid(), getpid()};
+    request.name = "x";
+    guard.SetOnWarning([this](const std::string&) { ++warnings; });
+    ExpectOk(coordinator.Announce({request}, kStart));
+  }
+  // Asks at the time for that, and then has waited for `waited`.
+  void WaitFor(Duration waited) {
+    FollowAt(kStart + waited - milliseconds(200));
+    FollowAt(kStart + waited + milliseconds(300));
+  }
+  void FollowAt(TimePoint now) {
+    ExpectOk(guard.Follow(now, StallGuard::InFlight{&request, kStart}));
+  }
+  bool NoteTold(int rank, const char* tensor = "x") {
+    const Failure known{.ranks = {rank}, .finding = kSilentFinding};
+    return guard.NoteTold(tensor, Status::Timeout("").About(known));
+  }
+
+  Topology topology;
+  Request request;
+  SilentPlane plane;
+  Coordinator coordinator{{.rank = 0, .size = 2, .hosts = {"h", "h"}}, &plane};
+  StallGuard guard{{.warning = kLimit}, &topology, &coordinator};
+  int warnings = 0;
+};
+
+TEST(StallGuard, OfASilentRankThatTheRootNamesIsNotToldAgain) {
+  WaitingRoot waiting;
+  waiting.FollowAt(kStart + kLimit / 2);
+  EXPECT_TRUE(waiting.NoteTold(1));
+  waiting.WaitFor(kLimit);
+  EXPECT_EQ(waiting.warnings, 0);
+  waiting.WaitFor(2 * kLimit);
+  EXPECT_EQ(waiting.warnings, 1) << "the root has told nothing this time";
+}
+
+TEST(StallGuard, ARootThatIsLateAddsNothing) {
+  WaitingRoot waiting;
+  waiting.WaitFor(kLimit);
+  EXPECT_EQ(waiting.warnings, 1);
+  EXPECT_TRUE(waiting.NoteTold(1, "y")) << "of another tensor";
+  waiting.WaitFor(2 * kLimit);
+  EXPECT_EQ(waiting.warnings, 1);
+  waiting.WaitFor(4 * kLimit);
+  EXPECT_EQ(waiting.warnings, 2);
+  EXPECT_FALSE(waiting.NoteTold(1));
+  EXPECT_TRUE(waiting.NoteTold(1)) << "the next time";
+}
+
 TEST(StallGuard, AnErrorHasHostAndProcessOfEveryRankToBlame) {
   Topology topology;
   topology.size = 4;
