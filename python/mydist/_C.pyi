@@ -289,4 +289,6 @@ class GradientReducer:
     def pending(self) -> list[str]: ...  # Names enqueued and not yet synchronized.
     def touched(self) -> bool: ...  # Whether a backward ran since the last synchronize.
     def reset(self) -> None: ...  # Forget backward counts of this step.
+    # The first step was refused before its synchronize: its gradients are no longer in flight.
+    def let_go(self) -> None: ...
     def remove(self) -> None: ...  # Unregister all hooks.

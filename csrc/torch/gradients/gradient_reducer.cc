@@ -417,6 +417,12 @@ void GradientReducer::Reset() {
   for (Parameter& parameter : parameters_) parameter.backward_passes = 0;
 }
 
+void GradientReducer::LetGo() {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.in_flight && !parameter.is_laid_out) Land(parameter);
+  }
+}
+
 void GradientReducer::Remove() {
   // Other ranks may have enqueued it already, and would never get rid of it.
   static_cast<void>(EnqueueHeld());
@@ -474,6 +480,7 @@ void BindGradientReducer(py::module_& module) {
       .def("pending", &GradientReducer::Pending)
       .def("touched", &GradientReducer::touched)
       .def("reset", &GradientReducer::Reset)
+      .def("let_go", &GradientReducer::LetGo)
       .def("remove", &GradientReducer::Remove);
 }
 

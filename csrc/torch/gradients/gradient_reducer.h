@@ -143,6 +143,10 @@ class __attribute__((visibility("hidden"))) GradientReducer
   bool touched() const { return touched_; }
   // Forgets how many backward passes have been counted; what is in flight stays in flight.
   void Reset();
+  // The step was refused before its Synchronize: what is held for the first layout is no longer in
+  // flight, so another reducer may take it. The next Synchronize takes `.grad` as it is then.
+  // What has a bucket stays in flight, as part of it may be enqueued.
+  void LetGo();
   // Unregisters all hooks and lets go of what is in flight. AddParameter starts anew. A
   // Synchronize that another thread is waiting in ends with an error.
   void Remove();

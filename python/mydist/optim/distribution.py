@@ -166,8 +166,13 @@ class Distribution:
         self.synchronized = self.unscaled = self.agreed = False
 
     def check(self) -> None:
-        """Compares the ranks if that is due."""
-        self.consistency.at_step(pair for share in self._all for pair in share.compared())
+        """Compares the ranks if that is due. After an error no gradient of a first step is held."""
+        try:
+            self.consistency.at_step(pair for share in self._all for pair in share.compared())
+        except Exception:
+            for path in self.paths:
+                path.let_go()
+            raise
 
     def before_step(self) -> None:
         """Called before a step changes anything; see StrategyRun."""

@@ -122,6 +122,9 @@ class HookedPath(ABC):
     def touched(self) -> bool:
         return self._touched
 
+    def let_go(self) -> None:
+        """Forgets gradients that are only held; what is on its way is not."""
+
     def remove(self) -> None:
         for gradient in self._gradients:
             gradient.hook.remove()

@@ -237,6 +237,19 @@ def a_step_that_failed_can_be_made_after_a_broadcast() -> None:
 
 
 @check(min_size=2)
+def after_a_first_step_that_failed_another_optimizer_may_begin() -> None:
+    module = model()
+    diverge(module)
+    refused = wrapped(module)
+    expect_mismatch(lambda: step(module, refused), "check before step 1 of the optimizer")
+    with torch.no_grad():
+        module[1].bias.zero_()
+    again = model()
+    step(again, wrapped(again))
+    step(module, refused)
+
+
+@check(min_size=2)
 def a_check_costs_one_gather_and_happens_once() -> None:
     module, calls = model(), []
     gather = consistency.allgather

@@ -77,6 +77,10 @@ class AutoPath:
         if self._path is not None:
             self._path.reset()
 
+    def let_go(self) -> None:
+        if self._path is not None:
+            self._path.let_go()
+
     def remove(self) -> None:
         if self._path is not None:
             self._path.remove()

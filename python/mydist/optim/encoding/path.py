@@ -108,6 +108,12 @@ class CodecPath(HookedPath):
         super().add_parameter(parameter, name, group, group_size)
         self._by_name[name] = self._gradients[-1]
 
+    def let_go(self) -> None:
+        """See HookedPath: before the first step has a plan, all are only held."""
+        for gradient in self._unplanned:
+            self._land(gradient)
+        self._unplanned.clear()
+
     def _start(self, gradients: list[Gradient]) -> None:
         for gradient in gradients:
             if id(gradient) not in self._planned:

@@ -122,6 +122,9 @@ class ShardedGradients:
         self._forget()
         self.drop()
 
+    def let_go(self) -> None:
+        """Nothing is held: ranks are compared before the first bucket leaves."""
+
     def remove(self) -> None:
         for gradient in self._gradients.values():
             gradient.hook.remove()
