@@ -222,6 +222,7 @@ Result<std::vector<Response>> Engine::Negotiate(TimePoint now) {
     timeline_.Record(EventPhase::kInstant, kCycleLane, event_name::kCycle);
   }
   MYDIST_ASSIGN_OR_RETURN(std::vector<Response> responses, coordinator_.Negotiate(now));
+  relay_.Flush(now);  // What the coordinator has just read of other ranks.
   negotiated_count_ += static_cast<int64_t>(responses.size());
   for (const Response& response : responses) {
     if (response.kind != ResponseKind::kReady || !timeline_.enabled()) continue;

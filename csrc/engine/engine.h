@@ -156,8 +156,11 @@ class MYDIST_EXPORT Engine {
   std::vector<Fact> Explain() const;
   EngineStats stats() const;
   const FlightRecorder& recorder() const { return *recorder_; }
-  // For what the engine does not execute; a track of it should have a name that no tensor has.
-  Timeline& timeline() { return timeline_; }
+  // Of what the engine does not execute; its track should have a name that no tensor has. An engine
+  // that sleeps carries the events off in time. Any thread.
+  bool records_events() const { return timeline_.enabled(); }
+  void RecordEvent(EventPhase phase, std::string_view track, std::string_view name,
+                   std::string_view args);
 
  private:
   struct Depart {

@@ -217,13 +217,18 @@ void Engine::RecordForGroup(const Group& group, EventPhase phase, std::string_vi
   for (const auto& agreement : group) timeline_.Record(phase, agreement->request.name, name);
 }
 
+void Engine::RecordEvent(EventPhase phase, std::string_view track, std::string_view name,
+                         std::string_view args) {
+  if (timeline_.Record(phase, track, name, args)) seat_.Wake();
+}
+
 void Engine::BeginRound(std::string_view lane, std::string_view text) {
-  timeline_.Record(EventPhase::kBegin, lane, event_name::kRound, text);
+  RecordEvent(EventPhase::kBegin, lane, event_name::kRound, text);
 }
 
 void Engine::EndRound(std::string_view lane) {
   strategy_rounds_.fetch_add(1);
-  timeline_.Record(EventPhase::kEnd, lane, event_name::kRound);
+  RecordEvent(EventPhase::kEnd, lane, event_name::kRound, "");
 }
 
 void Engine::NoteOverflow(const Group& group) {

@@ -253,8 +253,8 @@ void LaneJournal::Note(EventPhase phase, std::string_view track, const Text& nam
   if (process::IsInitialized()) {
     const auto job = process::CurrentJob();
     if (!job.ok()) return;
-    Timeline& timeline = (*job)->engine().timeline();
-    if (timeline.enabled()) timeline.Record(phase, track, name(), args());
+    Engine& engine = (*job)->engine();
+    if (engine.records_events()) engine.RecordEvent(phase, track, name(), args());
   } else if (!timeline_path_.empty()) {
     NoteInOwnFile({ToNanoseconds(Now()), 0, phase, std::string(track), name(), args()});
   }

@@ -135,9 +135,9 @@ void Timeline::Stop() {
   mark_cycles_.store(false, std::memory_order_relaxed);
 }
 
-void Timeline::Record(EventPhase phase, std::string_view lane, std::string_view name,
+bool Timeline::Record(EventPhase phase, std::string_view lane, std::string_view name,
                       std::string_view args) {
-  if (!enabled()) return;
+  if (!enabled()) return false;
   TimelineEvent event{.phase = phase};
   event.lane = lane;
   event.name = name;
@@ -146,7 +146,7 @@ void Timeline::Record(EventPhase phase, std::string_view lane, std::string_view 
   // The time is taken inside the lock, so that the order of recording is the order of time.
   const TimePoint now = Now();
   event.time_ns = ToNanoseconds(now);
-  Add(std::move(event), now);
+  return Add(std::move(event), now);
 }
 
 void Timeline::RecordSpan(std::string_view lane, std::string_view name, TimePoint begin,
@@ -161,17 +161,19 @@ void Timeline::RecordSpan(std::string_view lane, std::string_view name, TimePoin
   Add(std::move(event), Now());
 }
 
-void Timeline::Add(TimelineEvent event, TimePoint now) {
-  if (!enabled()) return;  // Stopped since the caller looked.
+bool Timeline::Add(TimelineEvent event, TimePoint now) {
+  if (!enabled()) return false;  // Stopped since the caller looked.
   if (events_.size() >= capacity_) {
     ++dropped_count_;
-    return;
+    return false;
   }
-  if (events_.empty()) {
+  const bool is_first = events_.empty();
+  if (is_first) {
     oldest_ = now;
     events_.reserve(usual_count_);
   }
   events_.push_back(std::move(event));
+  return is_first;
 }
 
 std::vector<TimelineEvent> Timeline::Drain() {

@@ -97,7 +97,8 @@ class MYDIST_EXPORT Timeline {
   void Stop() MYDIST_EXCLUDES(mutex_);
 
   // Records an event that happens now. Nothing happens unless enabled. Any thread.
-  void Record(EventPhase phase, std::string_view lane, std::string_view name,
+  // Whether it is the first since Drain: then the thread that drains has a time for that now.
+  bool Record(EventPhase phase, std::string_view lane, std::string_view name,
               std::string_view args = {}) MYDIST_EXCLUDES(mutex_);
 
   // Records what began at `begin` and lasted so long. Else as Record.
@@ -116,7 +117,8 @@ class MYDIST_EXPORT Timeline {
   int64_t dropped_count() MYDIST_EXCLUDES(mutex_);
 
  private:
-  void Add(TimelineEvent event, TimePoint now) MYDIST_REQUIRES(mutex_);
+  // Whether it is the first since Drain.
+  bool Add(TimelineEvent event, TimePoint now) MYDIST_REQUIRES(mutex_);
 
   const size_t capacity_;
   std::atomic<bool> enabled_{false};

@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <fstream>
+#include <iterator>
 #include <latch>
 #include <numeric>
+#include <string>
+#include <thread>
 
 #include "conformance/deep.h"
 #include "engine_job.h"
@@ -222,6 +227,24 @@ TEST(EngineErrors, ShutdownEndsWhatIsPendingAndLaterCalls) {
 
 // Alone in its job the engine wakes up for nothing else, so what it batches shows when it was
 // woken.
+// As those of process groups, for which nothing is submitted.
+TEST(EngineTimeline, EventsReachTheFileWhileTheEngineHasNothingToDo) {
+  using std::chrono::milliseconds;
+  JobOptions options;
+  options.timeline_path = ::testing::TempDir() + "events_of_an_idle_engine.json";
+  EngineJob job(2, options);
+  std::this_thread::sleep_for(milliseconds(50));  // Both engines sleep.
+  job.rank(1).engine->RecordEvent(EventPhase::kInstant, "group 'a'", "SENT", "");
+  const auto is_there = [&] {
+    std::ifstream file(options.timeline_path);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    return text.find("SENT") != std::string::npos;
+  };
+  const TimePoint deadline = Now() + std::chrono::seconds(20);
+  while (!is_there() && Now() < deadline) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_TRUE(is_there());
+}
+
 TEST(EngineCost, WhatCanWaitIsReducedTogether) {
   EngineJob job(1);
   EngineRank& rank = job.rank(0);

@@ -30,6 +30,19 @@ TEST(TimelineTest, RecordsNothingUnlessEnabled) {
   ASSERT_EQ(timeline.Drain().size(), 1U);  // What was recorded before Stop is kept.
 }
 
+TEST(TimelineTest, TheFirstEventSinceADrainIsOneToDrainFor) {
+  Timeline timeline;
+  const auto record = [&] { return timeline.Record(EventPhase::kInstant, "x", "a"); };
+  EXPECT_FALSE(record()) << "nothing is recorded yet";
+  timeline.Start(false);
+  EXPECT_TRUE(record());
+  EXPECT_FALSE(record());
+  EXPECT_EQ(timeline.Drain().size(), 2U);
+  EXPECT_TRUE(record());
+  timeline.Stop();
+  EXPECT_FALSE(record());
+}
+
 TEST(TimelineTest, MarkCyclesFollowsStartAndStop) {
   Timeline timeline;
   timeline.Start(true);
