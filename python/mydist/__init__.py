@@ -98,6 +98,7 @@ _NAMES = {
     "optim.consistency": "check_consistency",
     "optim.explain": "explain",
     "optim.learning_rate": "WarmupLR scale_lr",
+    "optim.onebit_adam": "OneBitAdam",
     "optim.optimizer": "DistributedOptimizer",
     "optim.sharded.fully_shard": "fully_shard",
     "optim.sharded.memory": "memory_plan",

@@ -122,7 +122,7 @@ class HookedPath(ABC):
     def touched(self) -> bool:
         return self._touched
 
-    def let_go(self) -> None:
+    def let_go(self) -> None:  # noqa: B027 - as a rule, nothing is only held
         """Forgets gradients that are only held; what is on its way is not."""
 
     def remove(self) -> None:

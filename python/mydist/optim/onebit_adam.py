@@ -53,6 +53,7 @@ class OneBitAdam(torch.optim.Optimizer):
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"OneBitAdam: betas is {betas!r}, expected two of at least 0, below 1")
         self.freeze_step = freeze_step
+        self._group_of: dict[int, int] = {}  # By id() of the parameter, the number of its group.
         self._momenta: set[int] = set()  # id() of parameters whose `.grad` is the new momentum.
         super().__init__(
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
@@ -129,7 +130,8 @@ class OneBitAdam(torch.optim.Optimizer):
         return int(state["step"]) if state else 0
 
     def _beta_of(self, parameter: torch.Tensor) -> float:
-        for group in self.param_groups:
-            if any(parameter is member for member in group["params"]):
-                return float(group["betas"][0])
-        raise KeyError("the parameter is not one of the optimizer")
+        if id(parameter) not in self._group_of:
+            groups = enumerate(self.param_groups)
+            self._group_of = {id(p): number for number, g in groups for p in g["params"]}
+        beta: float = self.param_groups[self._group_of[id(parameter)]]["betas"][0]
+        return beta

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from ..codecs.codec import Codec
+from ..codecs.onebit import OneBit
+from ..collectives.compression import Compression
 from ..job.error_text import wrong_type
 from ..reduce_op import Average, ReduceOp, Sum
 from .gradient_names import is_named
 from .name_patterns import by_pattern, checked_match
+from .onebit_adam import OneBitAdam
 from .strategies.strategy import Strategy
 from .strategies.synchronous import SynchronousGradients
 
@@ -81,6 +84,28 @@ def check_compression(compression: Any, names: Sequence[str] | None = None) -> N
             f"compression is {compression!r}, expected {expected}{codecs} or a "
             "Compressor with compress and decompress"
         )
+
+
+def compression_of(
+    optimizer: torch.optim.Optimizer, compression: Any, strategies: Mapping[str, Strategy]
+) -> Any:
+    """What compresses the gradients of this optimizer. Raises ValueError where they do not fit."""
+    if not isinstance(optimizer, OneBitAdam):
+        return compression
+    if not all(isinstance(strategy, SynchronousGradients) for strategy in strategies.values()):
+        raise ValueError(
+            "DistributedOptimizer: OneBitAdam needs communication=SynchronousGradients(), as its "
+            "momentum travels in each step"
+        )
+    if isinstance(compression, OneBit):
+        return compression
+    if compression is not Compression.none:
+        text = str(compression) if isinstance(compression, Codec) else repr(compression)
+        raise ValueError(
+            f"DistributedOptimizer: compression is {text}, expected Compression.none or .onebit() "
+            "for OneBitAdam, whose momentum travels as signs"
+        )
+    return OneBit()
 
 
 def checked_compression(
