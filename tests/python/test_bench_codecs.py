@@ -7,7 +7,16 @@ import math
 import pytest
 
 import mydist as md
-from mydist.bench.codecs import CodecPlan, cost_row, every_codec, format_costs, measure_costs
+from mydist.bench.codecs import (
+    CodecPlan,
+    Sums,
+    cost_row,
+    every_codec,
+    format_costs,
+    format_sums,
+    measure_costs,
+)
+from mydist.bench.results import Measured, Subject, make_row
 from mydist.codecs.codec import Codec
 from mydist.codecs.cost import RAW, Cost, has_cost
 from mydist.optim.encoding.exchanges import EXCHANGES
@@ -62,3 +71,15 @@ def test_a_line_says_below_which_speed_a_codec_pays() -> None:
     assert none.split() == ["none", "80.00", "8.00", "0.80", "0.08"]
     assert x.endswith("pays below 6 Gbit/s") and y.endswith("pays at no speed")
     assert max(map(len, format_costs(rows).splitlines())) <= 100
+
+
+def test_sums_in_a_host_say_for_which_links_codecs_pay() -> None:
+    def sums(name: str, time_us: float, saved: float) -> Sums:
+        row = make_row(Subject("encoded-sum", name, "float32", 2, 8), Measured([time_us]))
+        return Sums(row, 0.01, saved)
+
+    # 8 Mbit less for 1 ms more; and nothing more.
+    measured = [sums("none", 500.0, 0.0), sums("a", 1500.0, 1e6), sums("b", 400.0, 1e6)]
+    text = format_sums(measured, one_host=True)
+    assert text.endswith("over a link these sums pay: a below 8 Gbit/s, b at any speed")
+    assert "these sums pay" not in format_sums(measured, one_host=False)

@@ -177,10 +177,12 @@ class Contender:
         self._call = call
         self._own = random_matrix(size_bytes, md.rank())
         self.tensor = torch.empty_like(self._own)
+        self.saved_bytes = 0.0  # That this rank has sent less, in the last sum.
 
     def run(self, watch: Stopwatch) -> None:
         """One sum, of the same values as ever. Collective."""
         self.tensor.copy_(self._own)
+        before = _saved_by_codecs()
         md.barrier()
 
         def call() -> torch.Tensor:
@@ -188,6 +190,9 @@ class Contender:
             return self.tensor
 
         watch.time(call)
+        self.saved_bytes = _saved_by_codecs() - before
+        if self.name in CASTS:
+            self.saved_bytes = self.tensor.numel() * 4 * (md.size() - 1) / md.size()
         md.barrier()  # Else the first to be done takes the cores from those that are timed.
 
     def check(self, wanted: torch.Tensor) -> float:
@@ -202,6 +207,11 @@ class Contender:
         if not along > 0:
             raise WrongResult(f"{self.name}: the sum has nothing of the tensors that were summed")
         return float((self.tensor - wanted).norm() / wanted.norm())
+
+
+def _saved_by_codecs() -> float:
+    counted = md.stats()
+    return float(counted["codec_raw_bytes"] - counted["codec_wire_bytes"])
 
 
 def contenders(size_bytes: int) -> list[Contender]:
@@ -224,8 +234,31 @@ def _encoded_sum(codec: Codec) -> Callable[[torch.Tensor], Any]:
     return lambda tensor: encoded.start([tensor], f"bench.{codec.name}", codec.name)()
 
 
-def measure_sums(plan: CodecPlan) -> tuple[list[Row], dict[str, float]]:
-    """The rows, and the errors of the last sums by name. Collective over all ranks.
+@dataclass(frozen=True)
+class Sums:
+    """What was measured with one contender.
+
+    Attributes:
+        row: times of a sum.
+        error: of the last one, as a share of the sum.
+        saved_bytes: that a rank has sent less in one sum than without a codec.
+    """
+
+    row: Row
+    error: float
+    saved_bytes: float
+
+    def pays_below(self, plain: Sums) -> float | None:
+        """The speed of a link in Gbit/s at which both take the same time; None if it wins anyway.
+
+        Both were measured where a link takes no time: in one host.
+        """
+        longer_us = self.row.min_us - plain.row.min_us
+        return self.saved_bytes * 8e-3 / longer_us if longer_us > 0 else None
+
+
+def measure_sums(plan: CodecPlan) -> list[Sums]:
+    """Without a codec first. Collective over all ranks.
 
     Raises:
         WrongResult: the ranks have different sums, or sums of something else.
@@ -243,11 +276,29 @@ def measure_sums(plan: CodecPlan) -> tuple[list[Row], dict[str, float]]:
             if turn > 0:
                 found[one.name].add(share(watch.measured))
     size = wanted.numel() * 4
-    rows = [
-        make_row(Subject("encoded-sum", name, "float32", md.size(), size), measured)
-        for name, measured in found.items()
+    return [
+        Sums(
+            make_row(Subject("encoded-sum", one.name, "float32", md.size(), size), found[one.name]),
+            errors[one.name],
+            one.saved_bytes,
+        )
+        for one in every
     ]
-    return rows, errors
+
+
+def format_sums(sums: Sequence[Sums], one_host: bool) -> str:
+    """The times, errors, and in one host the speeds of links below which codecs pay."""
+    plain = sums[0]
+    errors = ", ".join(f"{one.row.impl} {one.error:.2g}" for one in sums)
+    lines = [format_table([one.row for one in sums]), "", f"error as a share of the sum: {errors}"]
+    if one_host:
+        speeds = [(one.row.impl, one.pays_below(plain)) for one in sums[1:]]
+        told = ", ".join(
+            f"{name} at any speed" if speed is None else f"{name} below {speed:.2g} Gbit/s"
+            for name, speed in speeds
+        )
+        lines.append(f"over a link these sums pay: {told}")
+    return "\n".join(lines)
 
 
 def run_codecs(plan: CodecPlan, path: Path | None) -> None:
@@ -255,14 +306,10 @@ def run_codecs(plan: CodecPlan, path: Path | None) -> None:
     costs = measure_costs(plan) if md.rank() == 0 else []
     if md.rank() == 0:
         print(format_costs(costs), flush=True)
-    rows: list[Row] = []
-    errors: dict[str, float] = {}
-    if md.size() > 1:
-        rows, errors = measure_sums(plan)
-        if md.rank() == 0:
-            told = ", ".join(f"{name} {error:.2g}" for name, error in errors.items())
-            print(f"\n{format_table(rows)}\n\nerror as a share of the sum: {told}", flush=True)
+    sums = measure_sums(plan) if md.size() > 1 else []
+    if sums and md.rank() == 0:
+        print("\n" + format_sums(sums, md.local_size() == md.size()), flush=True)
     if path is not None and md.rank() == 0:
-        sums = [asdict(row) | {"error": errors[row.impl]} for row in rows]
-        content = {"costs": [asdict(row) for row in costs], "sums": sums}
+        told = [asdict(one.row) | {"error": one.error} for one in sums]
+        content = {"costs": [asdict(row) for row in costs], "sums": told}
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -19,7 +19,7 @@ __all__ = ["Auto", "Choice", "choose", "measure_candidates"]
 ERRORS = {"none": 0.0, "bf16": 2.0**-9, "int8": 1 / 254}
 # What is not sooner by such a share is not worth its error.
 _LEAST_GAIN = 0.1
-_MEASURED_VALUES = 1 << 18  # 1 MiB
+_MEASURED_VALUES = 1 << 22  # 16 MiB, more than a cache holds, as buckets are.
 _ROUNDS = 5
 
 
@@ -101,7 +101,7 @@ def choose(costs: Mapping[str, Cost], gbits: float, hosts: int, max_error: float
 
 
 def measure_candidates() -> dict[str, Cost]:
-    """Costs on the calling thread, of 1 MiB."""
+    """Costs on the calling thread, of a large bucket."""
     values = torch.linspace(-1.0, 1.0, _MEASURED_VALUES, device="cpu").view(512, -1)
     return {
         "bf16": cost_of_cast(torch.bfloat16, values, _ROUNDS),

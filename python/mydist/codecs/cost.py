@@ -27,8 +27,8 @@ class Cost:
 
     Attributes:
         share: bytes of a payload ÷ those of its float32 values.
-        encode_ms: to encode an MB, and to bring a residual up to date.
-        decode_ms: to decode what an MB has become.
+        encode_ms: to encode an MB into memory of its own, and to bring a residual up to date.
+        decode_ms: to set an MB to zero and to add what was decoded, as exchanges do.
         way: how payloads travel; "none" for values as they are.
     """
 
@@ -82,23 +82,26 @@ def cost_of_codec(codec: Codec, values: torch.Tensor, rounds: int) -> Cost:
     core = codec.core()
     flat = values.view(-1)
     count = flat.numel()
-    cuts = torch.tensor([[0, 0, count]], dtype=torch.int64)
-    states = [torch.zeros(count * core.state_floats)] if core.state_floats else []
+    cuts = torch.tensor([[0, 0, count]], dtype=torch.int64, device="cpu")
+    floats = count * core.state_floats
+    states = [torch.zeros(floats, device="cpu")] if floats else []
     factors = [1.0] * len(states)
-    out = torch.empty(core.max_bytes(count), dtype=torch.uint8)
-    total = torch.zeros(count)
-    sizes: list[int] = []
+    total = torch.zeros(count, device="cpu")
+    payloads: list[torch.Tensor] = []
 
     def encode() -> None:
-        sizes[:], _ = core.encode([flat], cuts, states, factors, [_KEY], out)
+        payloads.clear()
+        out = torch.empty(core.max_bytes(count), dtype=torch.uint8, device="cpu")
+        sizes, _ = core.encode([flat], cuts, states, factors, [_KEY], out)
+        payloads.append(out[: sizes[0]])
         if states:
-            core.keep([flat], cuts, states, factors, out[: sizes[0]])
+            core.keep([flat], cuts, states, factors, payloads[0])
 
     def decode() -> None:
-        core.decode_add(out[: sizes[0]], cuts, 1.0, [total])
+        core.decode_add(payloads[0], cuts, 1.0, [total.zero_()])
 
     encode_ms, decode_ms = _least([encode, decode], count, rounds)
-    return Cost(sizes[0] / (4 * count), encode_ms, decode_ms, codec.way)
+    return Cost(payloads[0].numel() / (4 * count), encode_ms, decode_ms, codec.way)
 
 
 def cost_of_cast(dtype: torch.dtype, values: torch.Tensor, rounds: int) -> Cost:
