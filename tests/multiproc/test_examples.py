@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from deep import deep
 
+from multiproc.containers import need_namespaces
 from multiproc.job import launch, launcher_command, run
 
 # Slow: a run of the whole suite has half of these, the next one the other half.
@@ -215,6 +217,33 @@ def test_embeddings_on_servers_learn() -> None:
     # ln 2 = 0.69 is what knowing nothing costs.
     assert 0.3 < least < loss < least + 0.08 and loss < losses[0] and accuracy > 0.78
     assert "at most 600 of 10,000,000 rows are touched: 0.08 MB on the servers" in said
+
+
+WAY = re.compile(
+    r"(\w+): a step takes (\S+) ms \(\d+% of none\) and sends (\S+) MB; test accuracy (0\.\d+)"
+)
+
+
+@needs_fashion_mnist
+def test_on_a_slow_network_int8_is_faster_and_both_learn(tmp_path: Path) -> None:
+    need_namespaces()
+    if shutil.which("tc") is None:
+        pytest.skip("tc is not installed")
+    draws = find_spec("matplotlib") is not None
+    plot = ["--plot", str(tmp_path / "plot.png")] if draws else []
+    arguments = ["--speed", "50mbit", "--ways", "none,int8", "--epochs", "1", *plot]
+    arguments += ["--train-images", "3000"]
+    command = [sys.executable, str(EXAMPLES / "slow_network.py"), *arguments]
+    said = run(command, timeout=180).expect_success().output
+    ways = {way: tuple(map(float, figures)) for way, *figures in WAY.findall(said)}
+    assert list(ways) == ["none", "int8"], said
+    (plain_ms, plain_mb, plain_accuracy), (ms, mb, accuracy) = ways.values()
+    # 2.7 MB at 50 Mbit/s take 430 ms, a quarter of it 107.
+    assert plain_ms > 400 and ms < plain_ms, said
+    assert 0.2 * plain_mb < mb < 0.3 * plain_mb
+    assert min(plain_accuracy, accuracy) > 0.5, "a tenth is chance"
+    if draws:
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def on_torch_distributed(launcher: str, np: int, script: str, *arguments: str) -> str:
