@@ -71,6 +71,9 @@ def stats() -> dict[str, Any]:
     finite numbers to infinite ones, in host memory (a warning names the first); group_operations,
     group_bytes, group_messages_sent, group_messages_received and group_message_bytes: of the
     process groups of torch.distributed, see mydist.c10d.stats().
+    Once there is a DistributedOptimizer: codec_raw_bytes, what this rank would have sent without
+    codecs, codec_wire_bytes, what it has sent in place of that, and codec_s, seconds of encoding
+    and decoding; all 0 without a codec.
     Once a table of the parameter server exists: ps_push_bytes, ps_pull_bytes, ps_wait_us
     (microseconds that calls have waited for servers), ps_repeated (requests sent again after a
     broken connection), ps_staleness_mean and ps_staleness_max over the pushes of this rank.
