@@ -73,7 +73,8 @@ def check_compression(compression: Any, names: Sequence[str] | None = None) -> N
             "DistributedOptimizer"
         )
     if names is not None and isinstance(compression, type) and issubclass(compression, Codec):
-        name = f"Compression.{compression.name}"
+        is_own = getattr(Compression, compression.name, None) is compression
+        name = f"Compression.{compression.name}" if is_own else compression.__qualname__
         raise ValueError(f"compression is the class {name}, expected an object; write {name}(…)")
     if not (
         callable(getattr(compression, "compress", None))

@@ -18,7 +18,7 @@ class AutoPath:
 
     def __init__(self, make: Callable[[], Any], keeps_state: bool) -> None:
         """`make` is collective and is called once; what it gives has the methods of a path."""
-        self._make = make
+        self._make: Callable[[], Any] | None = make
         self._path: Any = None
         self._keeps_state = keeps_state
         self._parameters: list[tuple[torch.Tensor, str, str, int]] = []
@@ -40,7 +40,8 @@ class AutoPath:
         self._path.synchronize()
 
     def _choose(self) -> None:
-        self._path = self._make()
+        assert self._make is not None
+        self._path, self._make = self._make(), None  # It holds the parameters.
         for arguments in self._parameters:
             self._path.add_parameter(*arguments)
         self._parameters.clear()
@@ -82,6 +83,7 @@ class AutoPath:
             self._path.let_go()
 
     def remove(self) -> None:
+        self._parameters.clear()
         if self._path is not None:
             self._path.remove()
 
