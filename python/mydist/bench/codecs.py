@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,12 +78,6 @@ def every_codec() -> list[Codec]:
     return found
 
 
-def name_of(codec: Codec) -> str:
-    """With its arguments, but without force."""
-    plain: Codec = replace(cast(Any, codec), force=False)
-    return str(plain)
-
-
 def random_matrix(size_bytes: int, seed: int) -> torch.Tensor:
     """Normal values with a deviation of 1, as near to the size as whole rows are."""
     rows = max(1, size_bytes // (4 * _WIDTH))
@@ -108,7 +102,7 @@ def _costs_at(size: int, plan: CodecPlan) -> list[CodecRow]:
         rows.append(cost_row(name, size, plan.hosts, cost_of_cast(dtype, values, rounds)))
     for codec in filter(has_cost, every_codec()):
         cost = cost_of_codec(codec, values, rounds)
-        rows.append(cost_row(name_of(codec), size, plan.hosts, cost))
+        rows.append(cost_row(codec.name, size, plan.hosts, cost))
     return rows
 
 
@@ -240,7 +234,7 @@ class Sums:
 
     Attributes:
         row: times of a sum.
-        error: of the last one, as a share of the sum.
+        error: of the first one, as a share of the sum.
         saved_bytes: that a rank has sent less in one sum than without a codec.
     """
 
@@ -272,7 +266,8 @@ def measure_sums(plan: CodecPlan) -> list[Sums]:
         for one in every:
             watch = Stopwatch(warm_ups=1 if turn == 0 else 0)
             one.run(watch)
-            errors[one.name] = one.check(wanted)
+            # Later ones also bring what was held back before.
+            errors.setdefault(one.name, one.check(wanted))
             if turn > 0:
                 found[one.name].add(share(watch.measured))
     size = wanted.numel() * 4

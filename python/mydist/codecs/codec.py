@@ -13,7 +13,10 @@ import torch
 
 from .. import _C
 
-__all__ = ["Codec", "CodecCore"]
+__all__ = ["WAYS_WITH_CORE", "Codec", "CodecCore"]
+
+# Payloads travel, which the core of a codec makes; in other ways what is sent is added up.
+WAYS_WITH_CORE = ("slices", "gathers")
 
 
 class CodecCore(Protocol):
@@ -95,8 +98,8 @@ class Codec:
 
     @property
     def has_state(self) -> bool:
-        """Whether anything is kept from step to step."""
-        return self.core().state_floats > 0
+        """Whether anything is kept from step to step. Ways without a core keep their own state."""
+        return self.way not in WAYS_WITH_CORE or self.core().state_floats > 0
 
     def core(self) -> CodecCore:
         """What encodes and decodes."""
