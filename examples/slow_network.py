@@ -142,8 +142,9 @@ def train(way: str, arguments: argparse.Namespace, train_data, test_data) -> Run
     compression = getattr(md.Compression, way)
     if way not in ("none", "fp16", "bf16"):
         compression = compression()  # A codec with the arguments that it has by default.
+    momentum = 0.0 if way == "dgc" else 0.9  # That codec has a momentum inside.
     optimizer = md.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9),
+        torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=momentum),
         named_parameters=model.named_parameters(),
         compression=compression,
     )
