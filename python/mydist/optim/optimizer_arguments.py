@@ -124,18 +124,10 @@ def checked_compression(
             "communication=; a strategy sends parts of several parameters together"
         )
     choices = compression.values() if isinstance(compression, Mapping) else [compression]
+    if not all(isinstance(strategy, SynchronousGradients) for strategy in strategies.values()):
+        for choice in choices:
+            _refuse_with_strategies(choice)
     for choice in choices:
-        if (
-            isinstance(choice, Codec)
-            and choice.own_momentum is not None
-            and not all(
-                isinstance(strategy, SynchronousGradients) for strategy in strategies.values()
-            )
-        ):
-            raise ValueError(
-                f"DistributedOptimizer: compression={choice} has a momentum of gradients, so it "
-                "needs communication=SynchronousGradients()"
-            )
         if isinstance(choice, Codec) and op not in (Average, Sum):
             raise ValueError(
                 f"DistributedOptimizer: compression={choice} needs op=Average or Sum, got op={op}"
@@ -146,6 +138,21 @@ def checked_compression(
                 "another codec with communication=; a strategy sends more than gradients"
             )
     return compression
+
+
+def _refuse_with_strategies(choice: Any) -> None:
+    """Raises ValueError for a codec that is of no use for what a strategy sends."""
+    if not isinstance(choice, Codec):
+        return
+    why = ""
+    if choice.own_momentum is not None:
+        why = "has a momentum of gradients, and a strategy sends parameters"
+    elif not choice.takes((1 << 20,)):
+        why = "makes matrices smaller, and a strategy sends flat vectors"
+    if why:
+        raise ValueError(
+            f"DistributedOptimizer: compression={choice} {why}; use SynchronousGradients()"
+        )
 
 
 def refuse_second_momentum(

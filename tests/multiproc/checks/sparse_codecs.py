@@ -53,6 +53,16 @@ def what_arrived_and_what_is_kept_is_what_was_given(name: str) -> None:
         assert (layer.bias.grad.double() - mean_of(step)[1]).abs().max() < 1e-6
 
 
+@check(min_size=2, cases=BY_NAME)
+def what_is_kept_has_its_effect_at_another_rate(name: str) -> None:
+    layer = Layer(codec_of(name))
+    layer.synchronize(0)
+    kept = residual_of(layer)
+    layer.optimizer.param_groups[0]["lr"] /= 4
+    arrived = layer.synchronize(1).double()
+    assert (arrived + residual_of(layer) - mean_of(1)[0] - 4 * kept).abs().max() < 2e-5
+
+
 @check(min_size=2, cases=[("topk",), ("randomk",), ("threshold",)])
 def all_values_give_the_bits_of_no_codec(name: str) -> None:
     make: dict[str, Codec] = {
@@ -186,8 +196,8 @@ def dgc_with_another_momentum_is_refused() -> None:
     groups = [{"params": [bias], "momentum": 0.0}, {"params": [weight], "momentum": 0.9}]
     named = [("weight", weight), ("bias", bias)]
 
-    def wrap(plain: torch.optim.Optimizer, compression: Any, **options: Any) -> None:
-        md.DistributedOptimizer(plain, named, compression, **options)
+    def wrap(plain: torch.optim.Optimizer, compression: Any) -> None:
+        md.DistributedOptimizer(plain, named, compression)
 
     group_1 = ("dgc(ratio=0.001, momentum=0.9", "group 1 has momentum=0.9")
     raises(lambda: wrap(torch.optim.SGD(groups, lr=0.1), C.dgc()), *group_1)
@@ -197,7 +207,11 @@ def dgc_with_another_momentum_is_refused() -> None:
     both = torch.optim.SGD([weight, bias], lr=0.1)
     mixed = {"bias": C.dgc(), "*": C.topk()}
     raises(lambda: wrap(both, mixed), "group 0 has parameters with topk(ratio=0.01)")
-    raises(lambda: wrap(both, C.dgc(), communication=md.LocalSGD(2)), "SynchronousGradients")
+
+
+@check(min_size=2, cases=[(C.dgc(), "a momentum of gradients"), (C.powersgd(), "flat vectors")])
+def a_codec_of_no_use_for_a_strategy_is_refused(codec: Codec, why: str) -> None:
+    raises(lambda: Layer(codec, communication=md.LocalSGD(2)), str(codec), why)
 
 
 @check(min_size=2, cases=WITH_MOMENTUM)
