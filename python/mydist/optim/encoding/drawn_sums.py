@@ -18,6 +18,7 @@ class DrawnSums:
     """See Exchange. The engine adds up the values of a host by itself."""
 
     is_fixed = True
+    adds_up_first = False
 
     def __init__(self, plan: BucketPlan) -> None:
         self._plan = plan

@@ -81,9 +81,11 @@ class Exchange(Protocol):
 
     Attributes:
         is_fixed: whether every step sends as many bytes, so that the schedule stays frozen.
+        adds_up_first: whether ranks of a host add up exact values before anything is encoded.
     """
 
     is_fixed: bool
+    adds_up_first: bool
 
     def run(self, values: list[torch.Tensor], step: int) -> Stages:
         """Starts to sum up the values: flat float32 tensors on the CPU."""

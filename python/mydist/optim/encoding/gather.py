@@ -23,6 +23,8 @@ from .slices import Cut, as_table, packed, slices_of
 class Gather:
     """See Exchange."""
 
+    adds_up_first = True
+
     def __init__(self, plan: BucketPlan) -> None:
         self._plan = plan
         self._cores: dict[Codec, CodecCore] = {}

@@ -31,6 +31,7 @@ class LowRankSums:
     """
 
     is_fixed = True
+    adds_up_first = False
 
     def __init__(self, plan: BucketPlan) -> None:
         self._plan = plan

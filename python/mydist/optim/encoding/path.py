@@ -355,7 +355,8 @@ class CodecPath(HookedPath):
             counts[why] = counts.get(why, 0) + 1
         reasons = [f"{count} raw: {why}" for why, count in sorted(counts.items())]
         hosts = len(self._settings.places.members)
-        if self._settings.places.adds_up and hosts > 1:
+        adds_up_first = any(bucket.exchange.adds_up_first for bucket in self._buckets)
+        if adds_up_first and self._settings.places.adds_up and hosts > 1:
             reasons.insert(0, "ranks of a host add up exact values first")
         if any(not bucket.exchange.is_fixed for bucket in self._buckets):
             reasons.append("payloads vary in size, so the ranks negotiate in each step")

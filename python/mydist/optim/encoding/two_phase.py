@@ -21,6 +21,8 @@ from .slices import as_table, packed, slices_of
 class TwoPhase:
     """See Exchange."""
 
+    adds_up_first = True
+
     def __init__(self, plan: BucketPlan) -> None:
         self._plan = plan
         self._core = plan.codec.core()
