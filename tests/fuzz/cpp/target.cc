@@ -10,7 +10,7 @@ std::vector<Target> AllTargets() {
   std::vector<Target> all;
   for (const auto room :
        {BaseTargets, ConfigTargets, ControllerTargets, CoordinatorTargets, GlooTargets, JobTargets,
-        MemoryTargets, PsTargets, TimelineTargets, WorldTargets}) {
+        KernelTargets, MemoryTargets, PsTargets, TimelineTargets, WorldTargets}) {
     for (Target& target : room()) all.push_back(std::move(target));
   }
   return all;

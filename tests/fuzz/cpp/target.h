@@ -26,6 +26,7 @@ std::vector<Target> ControllerTargets();
 std::vector<Target> CoordinatorTargets();
 std::vector<Target> GlooTargets();
 std::vector<Target> JobTargets();
+std::vector<Target> KernelTargets();
 std::vector<Target> MemoryTargets();
 std::vector<Target> PsTargets();
 std::vector<Target> TimelineTargets();
