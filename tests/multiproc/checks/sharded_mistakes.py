@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 
 import mydist as md
-from multiproc.checks.models import raises
+from multiproc.checks.models import expect_equal_parameters, raises
 from multiproc.checks.sharded import (
     BY_STAGE,
     average,
@@ -65,6 +66,48 @@ def a_model_that_changes_after_wrapping_is_an_error_at_the_next_step(stage: int)
         whole = md.gather_state(optimizer)  # Still there.
         assert whole is None or whole["state"][0]["exp_avg"].shape == model.weight.shape
         optimizer._distribution.reset()
+
+
+@check(min_size=2, cases=itertools.product((1, 2), (False, True)))
+def an_error_in_the_update_of_one_rank_is_an_error_on_all(stage: int, fused: bool) -> None:
+    model = uneven_model(torch.float32)
+    # Rank 0 has parts of both groups, and the first is updated when the second fails.
+    groups = [
+        {"params": [p for p in model.parameters() if p is not model[0].weight]},
+        {"params": [model[0].weight]},
+    ]
+    adam = torch.optim.AdamW(groups, lr=0.01, fused=fused or None)
+    optimizer = md.ShardedOptimizer(adam, model.named_parameters(), stage)
+    train(model, optimizer, range(1))
+    before = [p.detach().clone() for p in model.parameters()]
+    loss_of(model, md.rank(), 1).backward()
+    optimizer.param_groups[1]["eps"] = "wrong" if md.rank() == 0 else 1e-8
+    if md.rank() == 0:
+        raises(optimizer.step, "", kind=TypeError)
+    else:
+        words = ("rank 0 could not update its slices: TypeError", "those of the step before")
+        raises(optimizer.step, *words, kind=md.MydistError)
+    assert all(map(torch.equal, before, model.parameters()))
+    optimizer.param_groups[1]["eps"] = 1e-8
+    optimizer.step()  # The gradients are still there.
+    assert not all(map(torch.equal, before, model.parameters()))
+    expect_equal_parameters(model)
+
+
+@check(min_size=2, cases=BY_STAGE)
+def a_model_that_changes_on_one_rank_is_an_error_on_all(stage: int) -> None:
+    model = uneven_model()
+    optimizer = sharded(model, stage)
+    train(model, optimizer, range(1))
+    before = model[2].weight.detach().clone()
+    loss_of(model, md.rank(), 1).backward()
+    if md.rank() == 1:
+        model[0].float()
+        raises(optimizer.step, "parameter '0.bias' is torch.float32 now and was torch.float64")
+    else:
+        raises(optimizer.step, "rank 1 cannot take the step: ValueError", kind=md.MydistError)
+    assert torch.equal(model[2].weight, before)
+    optimizer._distribution.reset()
 
 
 @check()

@@ -15,11 +15,9 @@ from typing import Any
 import torch
 
 from ... import _C
-from ...collectives import allreduce
 from ...collectives.compression import Compression
-from ...reduce_op import Max
 from ..gradient_path import ReductionOptions
-from .slices import HeldBucket, OwnPiece, Slices
+from .slices import HeldBucket, OwnPiece, Slices, sparse_gradient
 
 SHARD, FULL = "shard", "full"
 
@@ -52,14 +50,20 @@ class ShardedGradients:
         slices: Slices,
         accumulate: str,
         check: Callable[[], None],
+        begin: Callable[[bool], bool],
     ) -> None:
-        """check: compares the ranks, if that is due; called before gradients are reduced."""
+        """check: compares the ranks, if that is due; called before gradients are reduced.
+
+        begin: called when all buckets are reduced, with whether this rank has more gradients. Says
+        whether any rank has, and raises if a rank cannot take the step.
+        """
         self._options = options
         # Alone, nothing travels.
         self._compression = options.compression if slices.size > 1 else Compression.none
         self._slices = slices
         self._accumulate = accumulate
         self._check = check
+        self._begin_step = begin
         self._passes = options.backward_passes_per_step
         self._enabled = True
         self._touched = self._drops = False
@@ -92,7 +96,8 @@ class ShardedGradients:
         while self._round < self._rounds():
             self._reduce_next()
         self._land()
-        if self._anybody_has_more():
+        # A gradient may have come after its bucket had left.
+        if self._begin_step(any(p.grad is not None for b in self._trained() for p in b.parameters)):
             for bucket in self._trained():
                 self._reduce(bucket)
             self._land()
@@ -194,10 +199,7 @@ class ShardedGradients:
     def _hook_for(self, gradient: _Gradient) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
             if gradient.parameter.grad is not None and gradient.parameter.grad.is_sparse:
-                raise ValueError(
-                    f"the gradient of '{gradient.name}' is sparse, which a sharded optimizer "
-                    "cannot cut; create the layer with sparse=False"
-                )
+                raise sparse_gradient(gradient.name)
             if not self._touched:
                 self._begin()
                 self._expect_used()
@@ -264,11 +266,12 @@ class ShardedGradients:
     def _reduce(self, bucket: HeldBucket) -> None:
         """Starts it. What its parameters have in `.grad` is taken from them."""
         self._check()
-        bucket.expect_as_wrapped()
         whole = self._slices.memory.take(bucket.plan, bucket.parameters[0].device)
         for parameter, start, count in bucket.members():
             part = whole[start : start + count]
-            if parameter.grad is None or not parameter.requires_grad:
+            # One that has changed is an error of synchronize, on all ranks together.
+            is_cut = parameter.requires_grad and parameter.numel() == count
+            if parameter.grad is None or not is_cut:
                 part.zero_()
             else:
                 part.view(parameter.shape).copy_(parameter.grad)
@@ -321,18 +324,6 @@ class ShardedGradients:
             else:
                 own.copy_(reduced)
         self._filled.add(flight.bucket)
-
-    def _anybody_has_more(self) -> bool:
-        """Whether a gradient came after its bucket had left, on any rank. Collective."""
-        left = any(p.grad is not None for b in self._trained() for p in b.parameters)
-        own = torch.tensor([int(left)], dtype=torch.int32, device="cpu")
-        anywhere = allreduce(
-            own,
-            op=Max,
-            name=f"sharded.late_gradients{self._slices.label}",
-            process_set=self._options.process_set,
-        )
-        return bool(int(anywhere))
 
     def _forget(self) -> None:
         for gradient in self._gradients.values():

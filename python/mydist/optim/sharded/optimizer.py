@@ -25,6 +25,7 @@ from ..strategies.network_job import NetworkJob
 from ..strategies.run import StrategyRun
 from ..strategies.synchronous import SynchronousGradients
 from ..wrapping import base_class, wrap
+from .agreement import Agreement
 from .gradients import FULL, SHARD, ShardedGradients
 from .slices import Slices
 from .state_at_wrapping import expect_same_state
@@ -138,11 +139,19 @@ def _wrap(
     if stage == 1:
         path = make_gradient_path(options, [parameter for parameter, _ in named])
     else:
-        path = ShardedGradients(options, slices, accumulate, lambda: distribution.check())
+        path = ShardedGradients(
+            options,
+            slices,
+            accumulate,
+            lambda: distribution.check(),
+            lambda has_more: distribution.begin_step(has_more),
+        )
     first = named[0][1] if named else ""
     job = NetworkJob([], process_set, options.compression, first)
     shares = {"*": Share(path, StrategyRun(SynchronousGradients(), job))}
-    distribution = ShardedDistribution(shares, names, consistency, slices=slices, stage=stage)
+    distribution = ShardedDistribution(
+        shares, names, consistency, slices=slices, agreement=Agreement(slices), stage=stage
+    )
     steps = ShardedSteps if stage == 1 else Stage2Steps
     return wrap(optimizer, steps, distribution, [], "Sharded")
 

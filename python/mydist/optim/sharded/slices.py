@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ... import _C
+from ...collectives import alltoall
 from ...errors import MydistError
 from ...job.process_set import ProcessSet
 from .bucket_memory import BucketMemory
@@ -102,7 +103,7 @@ class HeldBucket:
         return self.names[0]
 
     def expect_as_wrapped(self) -> None:
-        """Raises ValueError if a parameter has another dtype, size or order of its elements."""
+        """Raises ValueError for another dtype, size or order of elements, or a sparse gradient."""
         for parameter, name, (_, count) in zip(
             self.parameters, self.names, self.plan.members, strict=True
         ):
@@ -112,6 +113,8 @@ class HeldBucket:
                 change = f"has {parameter.numel()} elements now and had {count}"
             elif not parameter.is_contiguous():
                 change = "is not contiguous now and was"
+            elif parameter.grad is not None and parameter.grad.is_sparse:
+                raise sparse_gradient(name)
             else:
                 continue
             raise ValueError(
@@ -119,6 +122,15 @@ class HeldBucket:
                 "and its slices do not follow. Change the model first, then wrap a new optimizer; "
                 "mydist.gather_state() and mydist.scatter_state() take the state over"
             )
+
+    def parts(self, rank: int) -> list[torch.Tensor]:
+        """What a rank owns, as flat views of the parameters."""
+        indices = [index for index, _ in self.plan.members]
+        parameter_of = dict(zip(indices, self.parameters, strict=True))
+        return [
+            parameter_of[place.index].detach().view(-1)[place.start : place.start + place.length]
+            for place in self.plan.pieces(rank)
+        ]
 
     def members(self) -> Iterator[tuple[torch.Tensor, int, int]]:
         """Each parameter, where it begins in the bucket, and its number of elements."""
@@ -201,7 +213,7 @@ class Slices:
         return parameters
 
     def expect_as_wrapped(self) -> None:
-        """Raises ValueError if a parameter cannot be cut as it was."""
+        """Raises ValueError if a parameter cannot be cut as it was, or its gradient cannot."""
         for bucket in self.buckets:
             bucket.expect_as_wrapped()
 
@@ -301,6 +313,26 @@ class Slices:
             self.gather("parameters", write, take)
 
     @torch.no_grad()
+    def restore_parameters(self) -> None:
+        """This rank's pieces become what the next rank still has of them. Collective.
+
+        The step has failed on some rank, and no rank has taken over the pieces of others.
+        """
+        for bucket in self.buckets:
+            if not bucket.is_trained:
+                continue
+            before = (self.rank - 1) % self.size
+            kept = bucket.parts(before)
+            sent = torch.cat(kept) if kept else bucket.parameters[0].new_empty(0)
+            counts = [0] * self.size
+            counts[before] = sent.numel()
+            name = f"sharded.restored.{self.label}{bucket.name}"
+            received, _ = alltoall(sent, counts, name=name, process_set=self.process_set)
+            own = bucket.parts(self.rank)
+            for part, old in zip(own, received.split([p.numel() for p in own]), strict=True):
+                part.copy_(old)
+
+    @torch.no_grad()
     def gather(
         self,
         what: str,
@@ -324,6 +356,14 @@ class Slices:
             expect_all_slices(bucket, whole)
             take(bucket, whole)
             self.memory.give_back(memory)
+
+
+def sparse_gradient(name: str) -> ValueError:
+    """The error."""
+    return ValueError(
+        f"the gradient of '{name}' is sparse, which a sharded optimizer cannot cut; create the "
+        "layer with sparse=False"
+    )
 
 
 def expect_all_slices(bucket: HeldBucket, whole: torch.Tensor) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from ...errors import MydistError
 from ..distributed_steps import DistributedSteps
 from ..distribution import Distribution
 from . import clipping, fused
+from .agreement import Agreement
 from .gradients import ShardedGradients
 from .memory import MemoryUse, bucket_bytes
 from .sharded_state import entries_of, in_slices, loadable, shards_of
@@ -23,7 +25,34 @@ class ShardedDistribution(Distribution):
     """The facts of a sharded optimizer: those of a distributed one, and its slices."""
 
     slices: Slices
+    agreement: Agreement
     stage: int = 1
+
+    def synchronize(self) -> None:
+        """As of every distribution. All ranks raise when one cannot take the step."""
+        if self.stage == 2:
+            super().synchronize()  # It calls `begin_step`.
+            return
+        error = self._unfit()
+        try:
+            super().synchronize()
+        except MydistError:  # On all ranks.
+            raise
+        except Exception as own:
+            error = error or own
+        self.agreement.on_beginning(error)
+
+    def begin_step(self, has_more: bool) -> bool:
+        """Whether any rank has more gradients. Collective; see Agreement.on_beginning."""
+        return self.agreement.on_beginning(self._unfit(), has_more)
+
+    def _unfit(self) -> Exception | None:
+        """Why this rank cannot take the step."""
+        try:
+            self.slices.expect_as_wrapped()
+        except ValueError as error:
+            return error
+        return None
 
     def register(
         self, optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[torch.Tensor]] = ()
@@ -76,8 +105,23 @@ class ShardedSteps(DistributedSteps):
         return loss
 
     def _update_pieces(self, **kwargs: Any) -> None:
-        self._slices.expect_as_wrapped()
-        for pieces in self._slices.turns():
+        error: Exception | None = None
+        try:
+            for pieces in self._slices.turns():
+                self._update_turn(pieces, kwargs)
+        except Exception as own:  # The others wait for this rank's slices.
+            error = own
+        text = self._distribution.agreement.on_update(error)
+        if text:
+            self._slices.restore_parameters()
+            raise error or MydistError(f"{text}. The parameters are those of the step before")
+        # Last: an error in the step leaves the parameters as they were.
+        for piece in self._slices.pieces():
+            piece.write_back()
+        self._slices.share_parameters()
+
+    def _update_turn(self, pieces: list[OwnPiece], kwargs: dict[str, Any]) -> None:
+        try:
             for piece in pieces:
                 piece.follow()
                 gradient = self._gradient_of(piece)
@@ -90,27 +134,16 @@ class ShardedSteps(DistributedSteps):
                     # The unhooked step: users' hooks see parameters, and run once.
                     step = super(DistributedSteps, type(self)).step
                     getattr(step, "__wrapped__", step)(self, **kwargs)
+        finally:
             for piece in pieces:
                 piece.trained.grad = None
-        # Last: an error in the step leaves the parameters as they were.
-        for piece in self._slices.pieces():
-            piece.write_back()
-        self._slices.share_parameters()
 
     def _gradient_of(self, piece: OwnPiece) -> torch.Tensor | None:
         gradient = piece.parameter.grad
-        if gradient is None:
-            return None
-        if gradient.is_sparse:
-            raise ValueError(
-                f"the gradient of '{piece.name}' is sparse, which a sharded optimizer cannot cut; "
-                "create the layer with sparse=False"
-            )
-        return piece.part_of(gradient)
+        return None if gradient is None else piece.part_of(gradient)
 
     def _synchronize(self) -> None:
         self._distribution.lay_out(self)
-        self._slices.expect_as_wrapped()
         super()._synchronize()
 
     def finish(self) -> None:
