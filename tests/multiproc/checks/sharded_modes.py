@@ -358,8 +358,50 @@ def a_rank_that_joins_is_an_error_not_a_stale_slice(partition: str) -> None:
         model = uneven_model()
         optimizer = sharded(model, 1, partition=partition)
     if md.rank() != 0:
-        raises(lambda: train(model, optimizer, range(1)), "called join()", kind=md.MydistError)
+        words = ("rank 0 called mydist.join()", "Call join() of the sharded optimizer")
+        raises(lambda: train(model, optimizer, range(1)), *words, kind=md.MydistError)
     md.join()
+
+
+@check(cases=itertools.product((1, 2), (False, True)))
+def ranks_without_data_go_on_with_their_slices(stage: int, clips: bool) -> None:
+    counts = [1 + (3 - rank) % 3 for rank in range(md.size())]  # Rank 0 ends first, rank 1 last.
+    name = "SGD" if clips else "AdamW"
+    model, alone = uneven_model(), uneven_model()
+    optimizer, reference = sharded(model, stage, name), made(name, alone)
+    for step in range(counts[md.rank()]):
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.01 * (1 + step)
+        loss_of(model, md.rank(), step).backward()
+        if clips:
+            optimizer.clip_grad_norm_(0.01)
+        if not clips or step != 1:  # Else the step is skipped.
+            optimizer.step()
+    optimizer.join()
+    for step in range(max(counts)):
+        reference.param_groups[0]["lr"] = 0.01 * (1 + step)
+        average(alone, lambda r, step=step: loss_of(alone, r, step) * float(step < counts[r]))
+        if clips:
+            torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.01)
+        if not clips or step != 1:
+            reference.step()
+    for own, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=1e-6, atol=1e-9)
+    expect_equal_parameters(model)
+    md.barrier()
+    train(model, optimizer, range(5, 6))  # All have data again.
+    expect_equal_parameters(model)
+
+
+@check(min_size=2)
+def what_a_rank_without_data_cannot_follow_is_an_error_on_all() -> None:
+    model = uneven_model()
+    optimizer = sharded(model, 2)
+    if md.rank() == 1:
+        raises(optimizer.join, "full_grads() does not work in stage 2 while a rank has joined")
+        return
+    loss_of(model, md.rank(), 1).backward()
+    raises(lambda: optimizer.full_grads().__enter__(), "use stage=1")
 
 
 @check(cases=[("fp16",), ("bf16",)])

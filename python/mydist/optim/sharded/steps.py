@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from ...collectives import broadcast_
 from ...errors import MydistError
 from ..distributed_steps import DistributedSteps
 from ..distribution import Distribution
 from . import clipping, fused
-from .agreement import Agreement
+from .agreement import CLIP, REFUSE, SKIP, UPDATE, Agreement
 from .gradients import ShardedGradients
 from .memory import MemoryUse, bucket_bytes
 from .sharded_state import entries_of, in_slices, loadable, shards_of
@@ -27,6 +28,11 @@ class ShardedDistribution(Distribution):
     slices: Slices
     agreement: Agreement
     stage: int = 1
+
+    def reset(self) -> None:
+        """Forgets the gradients so far."""
+        self.agreement.tell(SKIP)
+        super().reset()
 
     def synchronize(self) -> None:
         """As of every distribution. All ranks raise when one cannot take the step."""
@@ -105,6 +111,12 @@ class ShardedSteps(DistributedSteps):
         return loss
 
     def _update_pieces(self, **kwargs: Any) -> None:
+        unused = self._without_gradient()
+        self._distribution.agreement.tell(UPDATE, _settings(self), unused)
+        self._update_slices(unused, kwargs)
+
+    def _update_slices(self, unused: Sequence[int], kwargs: dict[str, Any]) -> None:
+        self._pass_on_gradients(unused)
         error: Exception | None = None
         try:
             for pieces in self._slices.turns():
@@ -142,9 +154,73 @@ class ShardedSteps(DistributedSteps):
         gradient = piece.parameter.grad
         return None if gradient is None else piece.part_of(gradient)
 
+    def _without_gradient(self) -> list[int]:
+        """By number, the parameters that the step leaves out."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return [index for index, p in enumerate(parameters) if p.grad is None]
+
+    @torch.no_grad()
+    def _pass_on_gradients(self, unused: Sequence[int]) -> None:
+        """Ranks that have joined get the gradients of the others, who may have changed them."""
+        leader = self._distribution.agreement.leader
+        if leader is None:
+            return
+        for number, parameter in enumerate(p for g in self.param_groups for p in g["params"]):
+            if number in unused:
+                parameter.grad = None
+            elif self._slices.has_bucket(parameter):
+                parameter.grad = broadcast_(
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad,
+                    leader,
+                    f"sharded.gradient.{self._slices.label}{number}",
+                    self._slices.process_set,
+                )
+
     def _synchronize(self) -> None:
+        self._distribution.agreement.tell(SKIP)
         self._distribution.lay_out(self)
         super()._synchronize()
+
+    def join(self) -> None:
+        """Says that this rank has no more data. Returns when all ranks have called it. Collective.
+
+        Until then this rank takes part in the steps of the others: its gradients are zeros, its
+        slices are updated with the settings of the others, and hooks of steps do not run. Average
+        still divides by all ranks. So every rank has the same parameters when it returns.
+
+        Raises:
+            ValueError: gradients are being reduced, that is between backward and step(); or, in
+                stage 2, the others use `full_grads()` or GradScaler.
+            MydistError: a step of the others failed.
+        """
+        agreement = self._distribution.agreement
+        self.zero_grad()
+        agreement.is_over = self._slices.size == 1
+        agreement.has_joined = True
+        try:
+            while not agreement.is_over:
+                self._synchronize()
+                if not agreement.is_over:
+                    self._follow_others()
+                self.zero_grad()
+        finally:
+            agreement.has_joined = False
+
+    def _follow_others(self) -> None:
+        """Does what the ranks with data do, up to the end of a step."""
+        call = ""
+        while call not in (UPDATE, SKIP):
+            call, *arguments = self._distribution.agreement.hear()
+            if call == REFUSE:
+                raise ValueError(*arguments)
+            if call == CLIP:
+                self.clip_grad_norm_(*arguments)
+            if call == UPDATE:
+                settings, unused = arguments
+                for group, of_others in zip(self.param_groups, settings, strict=True):
+                    group.update(of_others)
+                self._update_slices(unused, {})
+                self._distribution.end_step()
 
     def finish(self) -> None:
         """Every rank has the whole model after each step; there is nothing to do.
@@ -218,6 +294,14 @@ class ShardedSteps(DistributedSteps):
         self._load_own(loadable(self, state_dict))
 
 
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Of each group, without its parameters."""
+    return [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
 def _update_pieces(optimizer: ShardedSteps, **kwargs: Any) -> None:
     optimizer._update_pieces(**kwargs)
 
@@ -247,8 +331,11 @@ class Stage2Steps(ShardedSteps):
             views.append(piece.flat)
         return views
 
-    def _update_pieces(self, **kwargs: Any) -> None:
-        super()._update_pieces(**kwargs)
+    def _pass_on_gradients(self, unused: Sequence[int]) -> None:
+        """They are in slices, and every rank has its own."""
+
+    def _update_slices(self, unused: Sequence[int], kwargs: dict[str, Any]) -> None:
+        super()._update_slices(unused, kwargs)
         self._gradients.drop()
 
     def clip_grad_norm_(
@@ -266,6 +353,7 @@ class Stage2Steps(ShardedSteps):
             Others as `step`.
         """
         self._synchronize_if_needed()
+        self._distribution.agreement.tell(CLIP, max_norm, norm_type)
         views = self._views_with_gradients()
         norm = clipping.joint_norm(views, norm_type, self._slices.process_set)
         clipping.expect_finite(norm, norm_type, error_if_nonfinite)
@@ -280,6 +368,7 @@ class Stage2Steps(ShardedSteps):
         whole gradients is needed meanwhile.
         """
         self._synchronize_if_needed()
+        self._distribution.agreement.refuse("full_grads()")
         self._gradients.show()
         try:
             yield
@@ -288,6 +377,7 @@ class Stage2Steps(ShardedSteps):
 
     def _groups_to_unscale(self) -> list[dict[str, Any]]:
         groups = super()._groups_to_unscale()
+        self._distribution.agreement.refuse("GradScaler")
         views = self._views_with_gradients()
         views = clipping.same_overflow_everywhere(views, self._slices.process_set)
         if clipping.overflows(views):
