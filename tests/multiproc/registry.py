@@ -52,6 +52,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sharded_checkpoints",
         "sharded_dcp",
         "sharded_precision",
+        "sharded_sharing",
         "lifetimes",
         "forking",
     ),

@@ -35,7 +35,7 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
         ({"stage": 0}, "stage is 0, expected 1 or 2"),
         ({"stage": "1"}, "stage is '1'"),
         ({"offload": "cpu"}, r"offload is 'cpu', expected None: .* md.fully_shard\(model\)"),
-        ({"share_parameters": True}, "share_parameters is True, expected False: .*fully_shard"),
+        ({"share_parameters": 1}, "share_parameters is 1 .int., expected True or False"),
         ({"accumulate": "none"}, "accumulate is 'none', expected 'shard' or 'full'"),
         ({"partition": "row"}, "partition is 'row', expected 'element', 'parameter' or None"),
         ({"master_dtype": torch.int32}, "master_dtype is torch.int32, expected torch.float32"),
@@ -83,6 +83,8 @@ def test_parameters_that_cannot_be_cut_are_refused_by_name() -> None:
     model = torch.nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
     with pytest.raises(ValueError, match="parameter 'weight' is not contiguous"):
         md.ShardedOptimizer(adamw(model), model.named_parameters())
+    with pytest.raises(ValueError, match="share_parameters is True, .* are on meta"):
+        md.ShardedOptimizer(adamw(linear().to("meta")), share_parameters=True)
     mixed = torch.nn.ModuleDict({"a": linear(), "b": torch.nn.Linear(2, 2, device="meta")})
     with pytest.raises(ValueError, match=r"'a.weight' is on cpu, 'b.weight' is on meta"):
         md.ShardedOptimizer(adamw(mixed), mixed.named_parameters())

@@ -28,7 +28,7 @@ class MemoryUse:
     """Bytes of one rank, by what they are for. `total` is their sum.
 
     Attributes:
-        parameters: as the model has them.
+        parameters: as the model has them; of one copy per host, this rank's share of it.
         gradients: that last until the step.
         optimizer: its state, with a copy of the parameters in another dtype if it has one.
         buckets: stage 1: one, in flight. Stage 2: one in flight, one that is being filled, and the

@@ -13,7 +13,7 @@ import torch
 
 from ...collectives.arguments import check_process_set
 from ...collectives.compression import Compression, Compressor
-from ...job.error_text import check_whole
+from ...job.error_text import check_whole, wrong_type
 from ...job.process_set import ProcessSet, global_process_set
 from ...reduce_op import Average
 from ..consistency import ConsistencyCheck, check_interval
@@ -72,7 +72,8 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
             slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
             state is in this dtype, too. A parameter that the program changes counts.
         offload: None; offload to the CPU is not supported yet.
-        share_parameters: False; one copy of the parameters per host is not supported yet.
+        share_parameters: True: the ranks of one host have one copy of the parameters, in memory
+            that they share; the values of the lowest of these ranks count. CPU only.
         accumulate: for stage 2 with several backward passes. "shard": each is reduced into the
             slice. "full": they are added up on each rank, in whole gradients, and reduced once.
         partition: "element" cuts parameters, for classes that treat each element alone. "parameter"
@@ -92,30 +93,30 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         MismatchError: on every rank: the optimizer has state of a parameter on some ranks only.
     """
     check_optimizer(optimizer)
-    _check_stage(stage, offload, share_parameters)
+    _check_stage(stage, offload)
     _check_master(master_dtype)
     _check_words(accumulate, partition)
-    _check_reduction(backward_passes_per_step, compression, process_set)
+    options = _checked_options(backward_passes_per_step, compression, process_set)
     by_parameter = _checked_partition(optimizer, partition) == PARAMETER
     names = GradientNames(optimizer, named_parameters)
-    _check_parameters(list(names.of(optimizer)))
-    options = ReductionOptions(
+    _check_parameters(list(names.of(optimizer)), share_parameters)
+    _warn_if_nothing_is_saved(optimizer, stage)
+    slices = Slices(process_set, master_dtype, by_parameter, share_parameters)
+    return _wrap(optimizer, stage, options, names, slices, accumulate)
+
+
+def _checked_options(passes: int, compression: Any, process_set: Any) -> ReductionOptions:
+    check_backward_passes(passes)
+    check_compression(compression)
+    check_process_set("ShardedOptimizer", process_set)
+    return ReductionOptions(
         op=Average,
         prescale_factor=1.0,
         postscale_factor=1.0,
         compression=compression,
-        backward_passes_per_step=backward_passes_per_step,
+        backward_passes_per_step=passes,
         process_set=process_set,
     )
-    _warn_if_nothing_is_saved(optimizer, stage)
-    slices = Slices(process_set, master_dtype, by_parameter)
-    return _wrap(optimizer, stage, options, names, slices, accumulate)
-
-
-def _check_reduction(passes: int, compression: Any, process_set: Any) -> None:
-    check_backward_passes(passes)
-    check_compression(compression)
-    check_process_set("ShardedOptimizer", process_set)
 
 
 def _wrap(
@@ -129,7 +130,9 @@ def _wrap(
     process_set = options.process_set
     partition = PARAMETER if slices.by_parameter else ELEMENT
     settings = f"stage={stage}, accumulate={accumulate!r}, partition={partition!r}"
-    communication = f"ShardedOptimizer({settings}, master_dtype={slices.master_dtype})"
+    settings += f", master_dtype={slices.master_dtype}"
+    settings += ", share_parameters=True" if slices.host is not None else ""
+    communication = f"ShardedOptimizer({settings})"
     maker = ShardedSteps._maker
     consistency = ConsistencyCheck(check_interval(), process_set, communication, maker)
     named = list(names.of(optimizer))
@@ -156,7 +159,7 @@ def _wrap(
     return wrap(optimizer, steps, distribution, [], "Sharded")
 
 
-def _check_stage(stage: Any, offload: Any, share_parameters: Any) -> None:
+def _check_stage(stage: Any, offload: Any) -> None:
     if check_whole("ShardedOptimizer: stage", stage) == 3:
         raise ValueError(
             "ShardedOptimizer: stage is 3, expected 1 or 2; stage 3 also cuts the parameters, "
@@ -168,11 +171,6 @@ def _check_stage(stage: Any, offload: Any, share_parameters: Any) -> None:
         raise ValueError(
             f"ShardedOptimizer: offload is {offload!r}, expected None: the state stays on the "
             "device of the parameters. For less of it, take more ranks or md.fully_shard(model)"
-        )
-    if share_parameters is not False:
-        raise ValueError(
-            f"ShardedOptimizer: share_parameters is {share_parameters!r}, expected False: each "
-            "rank has its own copy of the parameters. md.fully_shard(model) cuts them"
         )
 
 
@@ -217,7 +215,9 @@ def _checked_partition(optimizer: torch.optim.Optimizer, partition: str | None) 
     return partition or (PARAMETER if base in _WHOLE else ELEMENT)
 
 
-def _check_parameters(named: list[tuple[torch.Tensor, str]]) -> None:
+def _check_parameters(named: list[tuple[torch.Tensor, str]], shares: Any) -> None:
+    if not isinstance(shares, bool):
+        raise wrong_type("ShardedOptimizer: share_parameters", shares, "True or False")
     devices: dict[torch.device, str] = {}
     for parameter, name in named:
         if torch.nn.parameter.is_lazy(parameter):
@@ -235,6 +235,12 @@ def _check_parameters(named: list[tuple[torch.Tensor, str]]) -> None:
         raise ValueError(
             f"ShardedOptimizer: the parameters are on several devices ({places}), expected one "
             "for each rank; wrap one optimizer for each device"
+        )
+    device = next(iter(devices), None)
+    if shares and device is not None and device.type != "cpu":
+        raise ValueError(
+            f"ShardedOptimizer: share_parameters is True, and the parameters are on {device}; one "
+            "copy of the parameters per host is for the CPU"
         )
 
 

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from ... import _C
-from ...collectives import alltoall
+from ...collectives import alltoall, barrier
 from ...errors import MydistError
 from ...job.process_set import ProcessSet
 from .bucket_memory import BucketMemory
+from .host_memory import HostMemory, move_parameters
 from .layout import Bucket, Piece, owners, plan_buckets
 
 # Those that mydist.explain() tells about.
@@ -90,12 +91,18 @@ class OwnPiece:
 
 @dataclass(eq=False)
 class HeldBucket:
-    """A bucket with its parameters, in the order of its members, and this rank's pieces of it."""
+    """A bucket with its parameters, in the order of its members, and this rank's pieces of it.
+
+    Attributes:
+        shared: the bucket in the memory of this host, where its parameters are; None: each rank
+            has its own.
+    """
 
     plan: Bucket
     names: list[str]
     parameters: list[torch.Tensor]
     own: list[OwnPiece] = field(default_factory=list)
+    shared: torch.Tensor | None = None
 
     @property
     def name(self) -> str:
@@ -103,16 +110,22 @@ class HeldBucket:
         return self.names[0]
 
     def expect_as_wrapped(self) -> None:
-        """Raises ValueError for another dtype, size or order of elements, or a sparse gradient."""
-        for parameter, name, (_, count) in zip(
-            self.parameters, self.names, self.plan.members, strict=True
-        ):
+        """Raises ValueError for a parameter that cannot be cut as it was, or a sparse gradient."""
+        place = 0 if self.shared is None else self.shared.data_ptr()
+        for (parameter, start, count), name in zip(self.members(), self.names, strict=True):
+            address = place + start * self.plan.dtype.itemsize
             if parameter.dtype != self.plan.dtype:
                 change = f"is {parameter.dtype} now and was {self.plan.dtype}"
             elif parameter.numel() != count:
                 change = f"has {parameter.numel()} elements now and had {count}"
             elif not parameter.is_contiguous():
                 change = "is not contiguous now and was"
+            elif self.shared is not None and parameter.data_ptr() != address:
+                raise ValueError(
+                    f"ShardedOptimizer: parameter '{name}' has been given other memory. With "
+                    "share_parameters=True it lies in the memory of the host: change its values in "
+                    "place, as parameter.data.copy_(…) does"
+                )
             elif parameter.grad is not None and parameter.grad.is_sparse:
                 raise sparse_gradient(name)
             else:
@@ -171,12 +184,17 @@ class Slices:
         process_set: ProcessSet,
         master_dtype: torch.dtype | None = None,
         by_parameter: bool = False,
+        shares_parameters: bool = False,
     ) -> None:
-        """by_parameter: parameters are not cut; each has one owner."""
+        """by_parameter: parameters are not cut; each has one owner.
+
+        shares_parameters: ranks of one host share one copy of them.
+        """
         self.process_set = process_set
         self.master_dtype = master_dtype
         self.by_parameter = by_parameter
         self.size, self.rank = process_set.size(), process_set.rank()
+        self.host = HostMemory(process_set) if shares_parameters and self.size > 1 else None
         self.buckets: list[HeldBucket] = []
         self.memory = BucketMemory()
         self.label = ""  # In the names of collectives; see `_label_of`.
@@ -196,6 +214,7 @@ class Slices:
         sizes = [(index, p.dtype, p.numel()) for index, (p, _) in enumerate(new)]
         present = [bucket.plan for bucket in self.buckets]
         owner_of = owners(sizes, self.size, present) if self.by_parameter else None
+        first = len(self.buckets)
         for plan in plan_buckets(sizes, self.size, owner_of=owner_of):
             members = [new[index] for index, _ in plan.members]
             names = [name for _, name in members]
@@ -208,9 +227,17 @@ class Slices:
                 self._pieces[id(piece.parameter)] = piece
             self.buckets.append(bucket)
             self.memory.foresee(plan)
+        if self.host is not None:
+            move_parameters(self.buckets[first:], self.host)
         parameters = [parameter for parameter, _ in new]
         self._known.update(map(id, parameters))
         return parameters
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of the parameters that this rank shares with others."""
+        shared = [bucket.plan for bucket in self.buckets if bucket.shared is not None]
+        return sum(plan.length * plan.dtype.itemsize for plan in shared)
 
     def expect_as_wrapped(self) -> None:
         """Raises ValueError if a parameter cannot be cut as it was, or its gradient cannot."""
@@ -228,6 +255,8 @@ class Slices:
         if self.by_parameter:
             held = sum(plan.owner == self.rank for plan in plans)
             share = f"rank {self.rank} owns {held}"
+        if self.host is not None and self.shared_bytes:
+            share = f"one copy of the parameters for {len(self.host.ranks)} ranks; {share}"
         return (
             f"{own} of {whole} parameters are updated here",
             f"{share} of {count} of up to {longest / (1 << 20):.4g} MiB",
@@ -291,6 +320,12 @@ class Slices:
                     state[piece.parameter] = of_piece
             state.update(of_pieces)
 
+    def begin_update(self) -> None:
+        """Called before parameters change. Collective; blocks."""
+        if self.host is not None:
+            # A rank may have synchronized its gradients, and read parameters yet.
+            barrier(self.process_set)
+
     def share_parameters(self) -> None:
         """Every rank gets the pieces of all others. Collective; blocks."""
 
@@ -300,6 +335,11 @@ class Slices:
                 own[start : start + piece.place.length].copy_(piece.flat.view(-1))
 
         def take(bucket: HeldBucket, whole: torch.Tensor) -> None:
+            if self.host is not None and bucket.shared is not None:
+                # Each rank of the host writes the slices of some ranks of other hosts.
+                for index in self.host.others[self.host.place :: len(self.host.ranks)]:
+                    bucket.slice_of(bucket.shared, index).copy_(bucket.slice_of(whole, index))
+                return
             low, high = bucket.plan.bounds(self.rank)
             for parameter, start, count in bucket.members():
                 flat = parameter.detach().view(-1)
@@ -309,15 +349,27 @@ class Slices:
                 for begin, end in ((0, before), (after, count)):
                     flat[begin:end].copy_(whole[start + begin : start + end])
 
-        if self.size > 1:
+        if self.host is None:
+            if self.size > 1:
+                self.gather("parameters", write, take)
+            return
+        if self.host.others:
             self.gather("parameters", write, take)
+        else:
+            self.gather("parameters", write, take, lambda bucket: bucket.shared is None)
+        barrier(self.process_set)
 
     @torch.no_grad()
-    def restore_parameters(self) -> None:
+    def undo(self) -> bool:
         """This rank's pieces become what the next rank still has of them. Collective.
 
         The step has failed on some rank, and no rank has taken over the pieces of others.
+        Parameters that a host has once cannot go back; they are made equal on all hosts. Returns
+        whether this rank's parameters are those of the step before.
         """
+        if self.host is not None:
+            self.share_parameters()
+            return all(piece.master is not None for piece in self.pieces())
         for bucket in self.buckets:
             if not bucket.is_trained:
                 continue
@@ -331,6 +383,7 @@ class Slices:
             own = bucket.parts(self.rank)
             for part, old in zip(own, received.split([p.numel() for p in own]), strict=True):
                 part.copy_(old)
+        return True
 
     @torch.no_grad()
     def gather(
@@ -338,13 +391,16 @@ class Slices:
         what: str,
         write: Callable[[HeldBucket, torch.Tensor], None],
         take: Callable[[HeldBucket, torch.Tensor], None],
+        chosen: Callable[[HeldBucket], bool] = lambda _: True,
     ) -> None:
         """`take` gets each trained bucket whole, of the slices that each rank's `write` has filled.
+
+        chosen: whether the bucket travels; equal on all ranks.
 
         Raises MydistError when a rank has left the training by join().
         """
         for bucket in self.buckets:
-            if not bucket.is_trained:
+            if not (bucket.is_trained and chosen(bucket)):
                 continue
             memory = self.memory.take(bucket.plan, bucket.parameters[0].device)
             own = bucket.slice_of(memory, self.rank)

@@ -117,6 +117,7 @@ class ShardedSteps(DistributedSteps):
 
     def _update_slices(self, unused: Sequence[int], kwargs: dict[str, Any]) -> None:
         self._pass_on_gradients(unused)
+        self._slices.begin_update()
         error: Exception | None = None
         try:
             for pieces in self._slices.turns():
@@ -125,8 +126,9 @@ class ShardedSteps(DistributedSteps):
             error = own
         text = self._distribution.agreement.on_update(error)
         if text:
-            self._slices.restore_parameters()
-            raise error or MydistError(f"{text}. The parameters are those of the step before")
+            is_undone = self._slices.undo()
+            change = "are those of the step before" if is_undone else "have changed in part"
+            raise error or MydistError(f"{text}. The parameters {change}")
         # Last: an error in the step leaves the parameters as they were.
         for piece in self._slices.pieces():
             piece.write_back()
@@ -239,6 +241,9 @@ class ShardedSteps(DistributedSteps):
         """Bytes on this rank: see MemoryUse. State counts from the first step on."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         whole = sum(p.numel() * p.dtype.itemsize for p in parameters)
+        if (host := self._slices.host) is not None:
+            shared = self._slices.shared_bytes
+            whole += shared // len(host.ranks) - shared
         state = sum(
             value.numel() * value.dtype.itemsize
             for values in self.state.values()
