@@ -53,6 +53,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "sharded_dcp",
         "sharded_precision",
         "sharded_sharing",
+        "sharded_offload",
         "lifetimes",
         "forking",
     ),

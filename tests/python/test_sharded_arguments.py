@@ -34,7 +34,7 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
         ({"stage": 3}, r"stage is 3, expected 1 or 2; .* md.fully_shard\(model\)"),
         ({"stage": 0}, "stage is 0, expected 1 or 2"),
         ({"stage": "1"}, "stage is '1'"),
-        ({"offload": "cpu"}, r"offload is 'cpu', expected None: .* md.fully_shard\(model\)"),
+        ({"offload": "nvme"}, "offload is 'nvme', expected 'cpu' or None"),
         ({"share_parameters": 1}, "share_parameters is 1 .int., expected True or False"),
         ({"accumulate": "none"}, "accumulate is 'none', expected 'shard' or 'full'"),
         ({"partition": "row"}, "partition is 'row', expected 'element', 'parameter' or None"),
@@ -47,6 +47,12 @@ def adamw(model: torch.nn.Module, **options: Any) -> torch.optim.Optimizer:
 def test_wrong_arguments(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         md.ShardedOptimizer(adamw(linear()), **options)
+
+
+def test_offload_of_parameters_on_the_cpu_says_that_it_changes_nothing() -> None:
+    with pytest.warns(UserWarning, match="offload='cpu' changes nothing"):
+        optimizer = md.ShardedOptimizer(adamw(linear()), offload="cpu")
+    assert not optimizer.state
 
 
 def test_fully_shard_refuses_offload() -> None:

@@ -34,6 +34,7 @@ class MemoryUse:
         buckets: stage 1: one, in flight. Stage 2: one in flight, one that is being filled, and the
             gradients that fill it. Stage 3: the two largest units, gathered.
         padding: slices are equally long and begin on a line of the cache.
+        offloaded: what `offload="cpu"` moves to the memory of the CPU; not in `total`.
     """
 
     parameters: int
@@ -41,6 +42,7 @@ class MemoryUse:
     optimizer: int
     buckets: int = 0
     padding: int = 0
+    offloaded: int = 0
 
     @property
     def total(self) -> int:
@@ -68,10 +70,13 @@ class MemoryPlan:
         return self.stages[self.stage]
 
     def __str__(self) -> str:
-        rows = [["stage", *_COLUMNS]]
+        names = [*_COLUMNS]
+        if any(use.offloaded for use in self.stages.values()):
+            names.append("offloaded")
+        rows = [["stage", *names]]
         for stage, use in self.stages.items():
             mark = "*" if stage == self.stage else ""
-            rows.append([f"{mark}{stage}", *(_gigabytes(getattr(use, name)) for name in _COLUMNS)])
+            rows.append([f"{mark}{stage}", *(_gigabytes(getattr(use, name)) for name in names)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"memory of one rank of {self.size}, in GB (10^9 bytes)"]
         lines += [
@@ -88,6 +93,7 @@ def memory_plan(
     optimizer: Any,
     *,
     master_dtype: torch.dtype | None = None,
+    offload: str | None = None,
 ) -> MemoryPlan:
     """How much memory training takes on each rank: `print(md.memory_plan(model, 2, 8, AdamW))`.
 
@@ -100,10 +106,12 @@ def memory_plan(
         optimizer: a class such as torch.optim.AdamW, a function of the parameters, or an optimizer.
             One step on a parameter of 64 elements shows how much state it keeps.
         master_dtype: of a further copy of the parameters in the optimizer, torch.float32 as a rule.
+        offload: "cpu": in stages 1 and 2 the state, with a copy of the slice, is in the memory of
+            the CPU. Parameters are on a GPU then.
 
     Raises:
         TypeError: `model` is no module, or `optimizer` makes no optimizer.
-        ValueError: `stage` or `size` is out of range.
+        ValueError: `stage` or `size` is out of range, or `offload` is another text.
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type("memory_plan: model", model, "a torch.nn.Module")
@@ -111,8 +119,10 @@ def memory_plan(
         raise ValueError(f"memory_plan: stage is {stage}, expected 0, 1, 2 or 3")
     if check_whole("memory_plan: size", size) < 1:
         raise ValueError(f"memory_plan: size is {size}, expected a number of ranks of at least 1")
+    if offload not in (None, "cpu"):
+        raise ValueError(f"memory_plan: offload is {offload!r}, expected 'cpu' or None")
     make = _maker(optimizer)
-    counts = _Counts(list(model.parameters()), size, make, master_dtype)
+    counts = _Counts(list(model.parameters()), size, make, master_dtype, offload is not None)
     stages = {0: counts.of_everything(), 1: counts.of_stage_1(), 2: counts.of_stage_2()}
     stages[3] = counts.of_stage_3(units_of(model))
     return MemoryPlan(stage, size, stages)
@@ -127,10 +137,12 @@ class _Counts:
         size: int,
         make: Callable[[list[torch.Tensor]], Any],
         master_dtype: torch.dtype | None,
+        offloads: bool,
     ) -> None:
-        self._size = size
+        self._size, self._offloads = size, offloads
         self._whole = _bytes_of(parameters)
         self._trained = [p for p in parameters if p.requires_grad]
+        self._master_dtype = master_dtype
         dtypes = {p.dtype for p in self._trained}
         self._per_element = {
             dtype: _state_bytes(make, master_dtype or dtype)
@@ -146,13 +158,16 @@ class _Counts:
 
     def of_stage_1(self) -> MemoryUse:
         live = bucket_bytes(self._buckets, self._size, 1)
-        return MemoryUse(self._whole, _bytes_of(self._trained), self._sliced_states(), live)
+        states, offloaded = self._sliced_states()
+        gradients = _bytes_of(self._trained)
+        return MemoryUse(self._whole, gradients, states, live, offloaded=offloaded)
 
     def of_stage_2(self) -> MemoryUse:
         gradients = sum(owned(b, 0) * b.dtype.itemsize for b in self._buckets)
         padding = sum((b.slice_length(0) - owned(b, 0)) * b.dtype.itemsize for b in self._buckets)
         live = bucket_bytes(self._buckets, self._size, 2)
-        return MemoryUse(self._whole, gradients, self._sliced_states(), live, padding)
+        states, offloaded = self._sliced_states()
+        return MemoryUse(self._whole, gradients, states, live, padding, offloaded)
 
     def of_stage_3(self, units: Iterable[Sequence[torch.Tensor]]) -> MemoryUse:
         """FSDP2 cuts along the first dimension; a slice has whole rows."""
@@ -163,8 +178,17 @@ class _Counts:
         gathered = sum(sorted(map(_bytes_of, units))[-2:])
         return MemoryUse(held, gradients, states, gathered)
 
-    def _sliced_states(self) -> int:
-        return sum(owned(bucket, 0) * self._per_element[bucket.dtype] for bucket in self._buckets)
+    def _sliced_states(self) -> tuple[int, int]:
+        """Beside the parameters, and offloaded."""
+        states = sum(owned(b, 0) * self._per_element[b.dtype] for b in self._buckets)
+        if not self._offloads:
+            return states, 0
+        copies = sum(owned(b, 0) * self._copied(b.dtype) for b in self._buckets)
+        return 0, states + copies
+
+    def _copied(self, dtype: torch.dtype) -> int:
+        """Bytes per element of a copy that is not counted as one in another dtype."""
+        return dtype.itemsize if self._master_dtype in (None, dtype) else 0
 
 
 def owned(bucket: Bucket, rank: int) -> int:

@@ -27,6 +27,7 @@ from ..strategies.synchronous import SynchronousGradients
 from ..wrapping import base_class, wrap
 from .agreement import Agreement
 from .gradients import FULL, SHARD, ShardedGradients
+from .offload import leaves_for_cpu
 from .slices import Slices
 from .state_at_wrapping import expect_same_state
 from .steps import ShardedDistribution, ShardedSteps, Stage2Steps
@@ -71,7 +72,8 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
         master_dtype: for parameters of lower precision: the optimizer updates a copy of this rank's
             slice in this dtype, torch.float32 as a rule, and parameters are rounded from it. Its
             state is in this dtype, too. A parameter that the program changes counts.
-        offload: None; offload to the CPU is not supported yet.
+        offload: "cpu": for parameters on a GPU, the state is in the memory of the CPU, which also
+            does the update. It has not run on a GPU yet. Parameters on the CPU stay as they are.
         share_parameters: True: the ranks of one host have one copy of the parameters, in memory
             that they share; the values of the lowest of these ranks count. CPU only.
         accumulate: for stage 2 with several backward passes. "shard": each is reduced into the
@@ -101,7 +103,8 @@ def ShardedOptimizer(  # noqa: N802 - beside DistributedOptimizer
     names = GradientNames(optimizer, named_parameters)
     _check_parameters(list(names.of(optimizer)), share_parameters)
     _warn_if_nothing_is_saved(optimizer, stage)
-    slices = Slices(process_set, master_dtype, by_parameter, share_parameters)
+    offloads = _offloads(offload, list(names.of(optimizer)))
+    slices = Slices(process_set, master_dtype, by_parameter, share_parameters, offloads)
     return _wrap(optimizer, stage, options, names, slices, accumulate)
 
 
@@ -167,11 +170,8 @@ def _check_stage(stage: Any, offload: Any) -> None:
         )
     if stage not in (1, 2):
         raise ValueError(f"ShardedOptimizer: stage is {stage}, expected 1 or 2")
-    if offload is not None:
-        raise ValueError(
-            f"ShardedOptimizer: offload is {offload!r}, expected None: the state stays on the "
-            "device of the parameters. For less of it, take more ranks or md.fully_shard(model)"
-        )
+    if offload not in (None, "cpu"):
+        raise ValueError(f"ShardedOptimizer: offload is {offload!r}, expected 'cpu' or None")
 
 
 def _check_master(dtype: Any) -> None:
@@ -242,6 +242,19 @@ def _check_parameters(named: list[tuple[torch.Tensor, str]], shares: Any) -> Non
             f"ShardedOptimizer: share_parameters is True, and the parameters are on {device}; one "
             "copy of the parameters per host is for the CPU"
         )
+
+
+def _offloads(offload: str | None, named: list[tuple[torch.Tensor, str]]) -> bool:
+    """Whether state leaves the device of the parameters; warns if it is there already."""
+    if offload is None:
+        return False
+    if not any(leaves_for_cpu(parameter.device) for parameter, _ in named):
+        warnings.warn(
+            "ShardedOptimizer: offload='cpu' changes nothing, as the parameters are on the CPU",
+            stacklevel=3,
+        )
+        return False
+    return True
 
 
 def _warn_if_nothing_is_saved(optimizer: torch.optim.Optimizer, stage: int) -> None:

@@ -63,7 +63,7 @@ def gather_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> dict[s
             part = (
                 values[key].reshape(-1)
                 if piece
-                else torch.empty(0, dtype=value, device=parameter.device)
+                else torch.empty(0, dtype=value, device=slices.state_device(parameter))
             )
             name = f"gather_state.{index}.{key}"
             flat = gather(part, root_rank, name=name, process_set=slices.process_set)

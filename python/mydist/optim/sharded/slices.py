@@ -22,6 +22,7 @@ from ...job.process_set import ProcessSet
 from .bucket_memory import BucketMemory
 from .host_memory import HostMemory, move_parameters
 from .layout import Bucket, Piece, owners, plan_buckets
+from .offload import leaves_for_cpu
 
 # Those that mydist.explain() tells about.
 live_slices: weakref.WeakSet[Slices] = weakref.WeakSet()
@@ -36,7 +37,8 @@ class OwnPiece:
 
     Attributes:
         flat: the piece, as a view of the parameter; a parameter with one owner keeps its shape.
-        master: a copy of it in another dtype, which the optimizer updates in its place.
+        master: a copy of it in another dtype or on the CPU, which the optimizer updates in its
+            place.
     """
 
     parameter: torch.Tensor
@@ -44,14 +46,18 @@ class OwnPiece:
     bucket: HeldBucket
     place: Piece
     master_dtype: torch.dtype | None = None
+    offloads: bool = False
     flat: torch.Tensor = field(init=False)
     master: torch.Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.flat = self.part_of(self.parameter.detach())
         own = self.parameter.dtype
-        if self.master_dtype not in (None, own) and own.is_floating_point:
-            self.master = self.flat.to(self.master_dtype)
+        dtype = (self.master_dtype or own) if own.is_floating_point else own
+        leaves = self.offloads and leaves_for_cpu(self.flat.device)
+        if dtype != own or leaves:
+            device = torch.device("cpu") if leaves else self.flat.device
+            self.master = self.flat.to(device, dtype, copy=True)
 
     @property
     def trained(self) -> torch.Tensor:
@@ -79,14 +85,17 @@ class OwnPiece:
         if self.flat.data_ptr() != at or self.flat.dtype != self.parameter.dtype:
             self.flat = self.part_of(self.parameter.detach())
         if self.master is not None:
-            changed = self.master.to(self.flat.dtype) != self.flat
+            seen = self.flat.to(self.master.device)
+            changed = self.master.to(seen.dtype) != seen
             if bool(changed.any()):
-                self.master[changed] = self.flat[changed].to(self.master.dtype)
+                self.master[changed] = seen[changed].to(self.master.dtype)
 
     def write_back(self) -> None:
         """The parameter gets what the optimizer has made of the copy."""
         if self.master is not None:
-            self.flat.copy_(self.master)
+            is_here = self.master.device == self.flat.device
+            # Cast first: fewer bytes go to a GPU.
+            self.flat.copy_(self.master if is_here else self.master.to(self.flat.dtype))
 
 
 @dataclass(eq=False)
@@ -185,14 +194,17 @@ class Slices:
         master_dtype: torch.dtype | None = None,
         by_parameter: bool = False,
         shares_parameters: bool = False,
+        offloads: bool = False,
     ) -> None:
         """by_parameter: parameters are not cut; each has one owner.
 
         shares_parameters: ranks of one host share one copy of them.
+        offloads: state and updates of parameters on a GPU are on the CPU.
         """
         self.process_set = process_set
         self.master_dtype = master_dtype
         self.by_parameter = by_parameter
+        self.offloads = offloads
         self.size, self.rank = process_set.size(), process_set.rank()
         self.host = HostMemory(process_set) if shares_parameters and self.size > 1 else None
         self.buckets: list[HeldBucket] = []
@@ -222,7 +234,8 @@ class Slices:
             for index, _ in plan.members:
                 self._places[id(new[index][0])] = bucket, index
             for place in plan.pieces(self.rank):
-                piece = OwnPiece(*new[place.index], bucket, place, self.master_dtype)
+                copies = (self.master_dtype, self.offloads)
+                piece = OwnPiece(*new[place.index], bucket, place, *copies)
                 bucket.own.append(piece)
                 self._pieces[id(piece.parameter)] = piece
             self.buckets.append(bucket)
@@ -262,6 +275,11 @@ class Slices:
             f"{share} of {count} of up to {longest / (1 << 20):.4g} MiB",
         )
 
+    def state_device(self, parameter: torch.Tensor) -> torch.device:
+        """Where the state of a parameter with a bucket is, on each rank."""
+        leaves = self.offloads and leaves_for_cpu(parameter.device)
+        return torch.device("cpu") if leaves else parameter.device
+
     def piece_of(self, parameter: torch.Tensor) -> OwnPiece | None:
         """None: this rank owns nothing of it."""
         return self._pieces.get(id(parameter))
@@ -283,8 +301,8 @@ class Slices:
         return iter(self._pieces.values())
 
     def turns(self) -> list[list[OwnPiece]]:
-        """Pieces that are updated together: all, or a bucket at a time, as gradients are cast."""
-        if self.master_dtype is None:
+        """Pieces that are updated together: all, or a bucket at a time, as gradients are copied."""
+        if self.master_dtype is None and not self.offloads:
             return [list(self.pieces())]
         return [bucket.own for bucket in self.buckets if bucket.own]
 
@@ -453,7 +471,7 @@ def cut_state(
             continue
         # A copy: a view would keep the whole alive.
         part = piece.part_of(value.detach()).clone()
-        cut[key] = part if piece.master is None else part.to(piece.master.dtype)
+        cut[key] = part if piece.master is None else part.to(piece.master)
     return cut
 
 

@@ -17,6 +17,7 @@ from . import clipping, fused
 from .agreement import CLIP, REFUSE, SKIP, UPDATE, Agreement
 from .gradients import ShardedGradients
 from .memory import MemoryUse, bucket_bytes
+from .offload import on_device
 from .sharded_state import entries_of, in_slices, loadable, shards_of
 from .slices import MASTER, OwnPiece, Slices, cut_state
 
@@ -138,9 +139,10 @@ class ShardedSteps(DistributedSteps):
         try:
             for piece in pieces:
                 piece.follow()
-                gradient = self._gradient_of(piece)
-                trained = piece.trained
-                trained.grad = None if gradient is None else gradient.to(trained.dtype)
+            trained = [piece.trained for piece in pieces]
+            gradients = on_device([self._gradient_of(piece) for piece in pieces], trained)
+            for tensor, gradient in zip(trained, gradients, strict=True):
+                tensor.grad = gradient
             with self._slices.in_place_of_parameters(self, pieces):
                 if fused.takes(self):
                     fused.step(self)
@@ -244,20 +246,21 @@ class ShardedSteps(DistributedSteps):
         if (host := self._slices.host) is not None:
             shared = self._slices.shared_bytes
             whole += shared // len(host.ranks) - shared
-        state = sum(
+        kept = sum(
             value.numel() * value.dtype.itemsize
             for values in self.state.values()
             for key, value in values.items()
             if isinstance(value, torch.Tensor) and key != "step"
         )
+        state, offloaded = (0, kept) if self._slices.offloads else (kept, 0)
         buckets = [bucket.plan for bucket in self._slices.buckets]
         live = bucket_bytes(buckets, self._slices.size, self._distribution.stage)
         if self._distribution.stage == 1:
             trained = sum(p.numel() * p.dtype.itemsize for p in parameters if p.requires_grad)
-            return MemoryUse(whole, trained, state, live)
+            return MemoryUse(whole, trained, state, live, offloaded=offloaded)
         own = sum(piece.flat.numel() * piece.flat.dtype.itemsize for piece in self._slices.pieces())
         held = sum(b.slice_length(self._slices.rank) * b.dtype.itemsize for b in buckets)
-        return MemoryUse(whole, own, state, live, held - own)
+        return MemoryUse(whole, own, state, live, held - own, offloaded)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's slices. Not collective; see `gather_state` for the whole.
@@ -282,7 +285,10 @@ class ShardedSteps(DistributedSteps):
                 self.state[parameter].pop(MASTER, None)
                 continue
             # torch has cast it to the dtype of the parameter.
-            own = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in values.items()}
+            own = {
+                k: v.to(piece.master.device, copy=True) if isinstance(v, torch.Tensor) else v
+                for k, v in values.items()
+            }
             piece.master.copy_(own.get(MASTER, piece.flat))
             self.state[parameter] = {**own, MASTER: piece.master}
 
