@@ -213,6 +213,8 @@ def _sharded() -> Iterable[Target]:
         yield _figure("Z1", SHARDED, f"{peer}_ratio", what, goal)
     what = "step of stage 2 with 100 M parameters, of DistributedOptimizer's"
     yield _figure("Z2", SHARDED, "ratio_stage2", what, "<= 0.85")
+    what += ", with share_parameters=True"
+    yield _figure("Z2", SHARDED, "ratio_stage2_shared", what, "<= 0.85")
 
 
 TARGETS: tuple[Target, ...] = (

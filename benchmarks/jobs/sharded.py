@@ -1,4 +1,4 @@
-"""Sharded training: the AdamW kernel beside torch's, and whole steps of each stage, by turns.
+"""Sharded training: the AdamW kernel beside torch's, and whole steps of each way, by turns.
 
     mydistrun -np 2 python -m benchmarks.jobs sharded FILE
 
@@ -23,6 +23,8 @@ from .job import Figures, JobArguments, times
 
 _ELEMENTS, _MILLIONS, _ROUNDS = 64_000_000, 100, 12
 _WIDTH = 1000
+# By name: the stage, 0 for DistributedOptimizer, and whether a host has one copy of the parameters.
+_WAYS = {"0": (0, False), "1": (1, False), "2": (2, False), "2_shared": (2, True)}
 
 
 def measure(arguments: JobArguments) -> Figures:
@@ -66,7 +68,7 @@ def _kernel(elements: int, rounds: int) -> Figures:
 class _Run:
     """A model of square layers and its optimizer."""
 
-    def __init__(self, stage: int, millions: int, fused: bool) -> None:
+    def __init__(self, stage: int, shares: bool, millions: int, fused: bool) -> None:
         torch.manual_seed(0)
         model = torch.nn.ModuleList(
             torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(millions)
@@ -74,7 +76,7 @@ class _Run:
         adam = torch.optim.AdamW(model.parameters(), fused=fused or None)
         self.parameters = list(model.parameters())
         self.optimizer: Any = (
-            md.ShardedOptimizer(adam, model.named_parameters(), stage)
+            md.ShardedOptimizer(adam, model.named_parameters(), stage, share_parameters=shares)
             if stage
             else md.DistributedOptimizer(adam, model.named_parameters())
         )
@@ -95,17 +97,17 @@ class _Run:
 
 
 def _steps(millions: int, rounds: int, fused: bool) -> Figures:
-    runs = {stage: _Run(stage, millions, fused) for stage in (0, 1, 2)}
+    runs = {way: _Run(*facts, millions, fused) for way, facts in _WAYS.items()}
     weights = torch.rand(_WIDTH, _WIDTH)
     for index in range(rounds):
         for run in runs.values():
             run.step(weights, index > 1 or rounds == 2)
     kind = "_fused" if fused else ""
     figures: Figures = {}
-    for stage, run in runs.items():
-        figures |= times(f"step_stage{stage}{kind}", run.wall)
-        figures[f"processor_stage{stage}{kind}_us"] = median(run.processor.times_us)
-    for stage in (1, 2):
-        own, whole = f"step_stage{stage}{kind}_us", f"step_stage0{kind}_us"
-        figures[f"ratio_stage{stage}{kind}"] = figures[own] / figures[whole]
+    for way, run in runs.items():
+        figures |= times(f"step_stage{way}{kind}", run.wall)
+        figures[f"processor_stage{way}{kind}_us"] = median(run.processor.times_us)
+        own, whole = f"step_stage{way}{kind}_us", f"step_stage0{kind}_us"
+        if way != "0":
+            figures[f"ratio_stage{way}{kind}"] = figures[own] / figures[whole]
     return figures
