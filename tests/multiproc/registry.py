@@ -66,6 +66,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "strategy_figures",
         "strategy_admm",
         "codecs",
+        "onebit_adam",
         "sparse_codecs",
     ),
     # With two servers; once over shared memory, once over TCP.
@@ -114,6 +115,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "joining",
         "strategies",
         "codecs",
+        "onebit_adam",
         "sparse_codecs",
     ),
     # Several buckets, whatever is measured.

@@ -34,7 +34,6 @@ from .optimizer_arguments import (
     checked_predivide,
     checked_strategies,
     chosen_groups,
-    compression_of,
     refuse_for_strategies,
     refuse_second_momentum,
 )
@@ -113,8 +112,7 @@ def DistributedOptimizer(  # noqa: N802 - the name scripts written for horovod.t
     check_process_set("DistributedOptimizer", process_set)
     names = GradientNames(optimizer, named_parameters)
     every = [name for _, name in names.of(optimizer)]
-    compression = compression_of(optimizer, compression, strategies)
-    options.compression = checked_compression(compression, every, options.op, strategies)
+    options.compression = checked_compression(optimizer, compression, every, options.op, strategies)
     members = parameter_groups(optimizer, chosen_groups(groups, num_groups))
     refuse_for_strategies(strategies, options.op, members, gradient_predivide_factor)
     return _wrap(optimizer, options, names, members, strategies, checked_buffers(named_buffers))

@@ -87,7 +87,7 @@ def check_compression(compression: Any, names: Sequence[str] | None = None) -> N
         )
 
 
-def compression_of(
+def _compression_of(
     optimizer: torch.optim.Optimizer, compression: Any, strategies: Mapping[str, Strategy]
 ) -> Any:
     """What compresses the gradients of this optimizer. Raises ValueError where they do not fit."""
@@ -110,12 +110,18 @@ def compression_of(
 
 
 def checked_compression(
-    compression: Any, names: Sequence[str], op: ReduceOp, strategies: Mapping[str, Strategy]
+    optimizer: torch.optim.Optimizer,
+    compression: Any,
+    names: Sequence[str],
+    op: ReduceOp,
+    strategies: Mapping[str, Strategy],
 ) -> Any:
-    """The argument. Raises ValueError for what does not compress the gradients of these names.
+    """The argument, or what the optimizer takes by default.
 
-    Codecs do not work with every operation, nor a dict with every strategy.
+    Raises ValueError for what does not compress the gradients of these names. Codecs do not work
+    with every operation, nor a dict with every strategy.
     """
+    compression = _compression_of(optimizer, compression, strategies)
     check_compression(compression, names)
     sends_gradients = all(isinstance(one, SynchronousGradients) for one in strategies.values())
     if isinstance(compression, Mapping) and not sends_gradients:
@@ -124,18 +130,13 @@ def checked_compression(
             "communication=; a strategy sends parts of several parameters together"
         )
     choices = compression.values() if isinstance(compression, Mapping) else [compression]
-    if not all(isinstance(strategy, SynchronousGradients) for strategy in strategies.values()):
+    if not sends_gradients:
         for choice in choices:
             _refuse_with_strategies(choice)
     for choice in choices:
         if isinstance(choice, Codec) and op not in (Average, Sum):
             raise ValueError(
                 f"DistributedOptimizer: compression={choice} needs op=Average or Sum, got op={op}"
-            )
-        if isinstance(choice, Codec) and choice.is_vote and not sends_gradients:
-            raise ValueError(
-                f"DistributedOptimizer: compression={choice} makes 1 or -1 of each value, expected "
-                "another codec with communication=; a strategy sends more than gradients"
             )
     return compression
 
@@ -147,11 +148,14 @@ def _refuse_with_strategies(choice: Any) -> None:
     why = ""
     if choice.own_momentum is not None:
         why = "has a momentum of gradients, and a strategy sends parameters"
+    elif choice.is_vote:
+        why = "makes 1 or -1 of each value, and a strategy sends more than gradients"
     elif not choice.takes((1 << 20,)):
         why = "makes matrices smaller, and a strategy sends flat vectors"
     if why:
         raise ValueError(
-            f"DistributedOptimizer: compression={choice} {why}; use SynchronousGradients()"
+            f"DistributedOptimizer: compression={choice} {why}; use another codec, or "
+            "SynchronousGradients()"
         )
 
 

@@ -20,6 +20,14 @@ const std::vector<Chosen>& Codecs() {
       {"topk", {{"ratio", 1}}},
       {"threshold", {{"value", 1.5}}},
       {"dgc", {{"ratio", 0.1}, {"momentum", 0.9}}},
+      {"fp8", {{"fraction", 3}, {"block", 48}}},
+      {"fp8", {{"fraction", 2}, {"block", 48}}},
+      {"onebit", {}},
+      {"signsgd", {}},
+      {"qsgd", {{"levels", 3}, {"bucket", 48}}},
+      {"qsgd", {{"levels", 127}, {"bucket", 512}}},
+      {"terngrad", {}},
+      {"natural", {}},
   };
   return *kCodecs;
 }
