@@ -11,8 +11,10 @@ from deep import deep
 from multiproc.job import WORKERS, launch
 
 # One of each kind in every run; the others as often as make deep runs.
-FEW = ["int8"]
-OTHERS: list[str] = []
+FEW = ["int8", "onebit", "topk"]
+OTHERS = [
+    *("fp8", "signsgd", "qsgd", "terngrad", "natural", "randomk", "threshold", "dgc", "powersgd")
+]
 
 
 @pytest.mark.parametrize("names", [FEW, deep(OTHERS)], ids=["few", "others"])

@@ -32,7 +32,7 @@ def codec_of(name: str, force: bool = True) -> Codec:
 
 def residual_of(layer: Layer) -> torch.Tensor:
     """Of the weight, of the mean gradient."""
-    (state,) = layer.optimizer.rank_state_dict()["codecs"].values()
+    state = layer.optimizer.rank_state_dict()["codecs"]["gradients of *"]
     own = state["residuals"]["weight"]["tensors"]["sent"].double()
     return md.allreduce(own, name="residual").view(layer.weight.shape)
 
@@ -142,7 +142,7 @@ def powersgd_is_the_algorithm_of_the_paper() -> None:
     q = None
     for step in range(steps):
         grad = layer.synchronize(step)
-        (state,) = layer.optimizer.rank_state_dict()["codecs"].values()
+        state = layer.optimizer.rank_state_dict()["codecs"]["gradients of *"]
         ms = [gradients_of(r, step)[0].double() + errors[r] for r in range(md.size())]
         if q is None:  # The first one is drawn, so the reference begins behind it.
             q = state["residuals"]["weight"]["tensors"]["q"].double().view(rank, -1).T

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 import mydist as md
 
-STEPS, BATCH, RATE = 300, 32, 0.1
+STEPS, BATCH, RATE = 450, 32, 0.15
 C = md.Compression
 
 # By name: the codec, its learning rate, and the optimizer's momentum.
@@ -31,7 +31,7 @@ CODECS: dict[str, tuple[Callable[[bool], Any], float, float]] = {
     "natural": (lambda force: C.natural(force=force), RATE, 0.5),
     "topk": (lambda force: C.topk(ratio=0.05, force=force), RATE, 0.5),
     "randomk": (lambda force: C.randomk(ratio=0.1, force=force), RATE, 0.0),
-    "threshold": (lambda force: C.threshold(1e-3, force=force), RATE, 0.5),
+    "threshold": (lambda force: C.threshold(4e-3, force=force), RATE, 0.5),
     "dgc": (lambda force: C.dgc(ratio=0.05, momentum=0.5, force=force), RATE, 0.0),
     "powersgd": (lambda force: C.powersgd(rank=2, force=force), RATE, 0.5),
 }

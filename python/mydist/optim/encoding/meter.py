@@ -38,11 +38,11 @@ class Meter:
         raw, wire, seconds = self._own.values()
         if not raw or not seconds:
             return ""
-        saved_gbit = 8e-9 * (raw - wire)
+        gbit_per_s = 8e-9 * (raw - wire) / seconds
+        pays = f"on links below {gbit_per_s:.3g} Gbit/s" if gbit_per_s > 0 else "on no link"
         return (
             f"this rank sends {wire / raw:.3g} of the bytes; encoding and decoding take "
-            f"{seconds * 1e3 / (raw / (1 << 20)):.3g} ms a MiB, so it pays on links below "
-            f"{saved_gbit / seconds:.3g} Gbit/s"
+            f"{seconds * 1e3 / (raw / (1 << 20)):.3g} ms a MiB, so it pays {pays}"
         )
 
     def _add(self, key: str, value: float) -> None:
