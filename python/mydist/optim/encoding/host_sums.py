@@ -34,7 +34,7 @@ class HostSums:
         for rank, cuts in self._cuts_of.items():
             splits[rank] = sum(cut.count for cut in cuts)
         received, _ = yield alltoall_async(
-            torch.cat(sent) if sent else torch.empty(0),
+            torch.cat(sent) if sent else torch.empty(0, dtype=torch.float32, device="cpu"),
             splits=splits,
             name=f"{plan.name}.host",
             process_set=plan.process_set,

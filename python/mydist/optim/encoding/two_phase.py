@@ -15,7 +15,7 @@ import torch
 from ...collectives import allgather_async, alltoall_async
 from .exchange import Arrived, BucketPlan, Stages
 from .host_sums import HostSums
-from .slices import as_table, packed, slices_of
+from .slices import Cut, as_table, packed, slices_of
 
 
 class TwoPhase:
@@ -41,6 +41,17 @@ class TwoPhase:
         )
         self._sent_names = [plan.names[cut.tensor] for cut in self._sent]
         self._own_names = [plan.names[cut.tensor] for cut in self._own]
+        # Used in every step: the kernel clears new memory, which takes longer than to encode.
+        self._sent_room = self._room(self._sent)
+        self._own_room = self._room(self._own)
+        self._total = torch.empty(
+            sum(cut.count for cut in self._own), dtype=torch.float32, device="cpu"
+        )
+
+    def _room(self, cuts: list[Cut]) -> torch.Tensor:
+        """For the payloads of the cuts."""
+        most = sum(self._core.max_bytes(cut.count) for cut in cuts)
+        return torch.empty(most, dtype=torch.uint8, device="cpu")
 
     def raw_bytes(self) -> int:
         """See Exchange."""
@@ -57,18 +68,17 @@ class TwoPhase:
         sent_values = [sums[cut] for cut in self._sent]
         states, factors = self._states("sent", self._sent_names, self._sent)
         keys = plan.keys(step, self._sent_names, "sent")
-        sent = torch.empty(
-            sum(map(core.max_bytes, (c.count for c in self._sent))), dtype=torch.uint8
-        )
+        sent = self._sent_room
         sizes, _ = core.encode(sent_values, self._sent_table, states, factors, keys, sent)
         received = yield self._send(sent, sizes)
         own = [sums[cut] for cut in self._own]
         total = self._add_up(received, self._vote(own, step) if plan.codec.is_vote else own)
         own_states, own_factors = self._states("owned", self._own_names, self._own)
-        owned = torch.empty(sum(core.max_bytes(cut.count) for cut in self._own), dtype=torch.uint8)
         own_keys = plan.keys(step, self._own_names, "owned")
-        own_sizes, _ = core.encode(total, self._own_table, own_states, own_factors, own_keys, owned)
-        owned = owned[: sum(own_sizes)]
+        own_sizes, _ = core.encode(
+            total, self._own_table, own_states, own_factors, own_keys, self._own_room
+        )
+        owned = self._own_room[: sum(own_sizes)]
         gathered = yield allgather_async(
             owned, name=f"{plan.name}.gather", process_set=plan.process_set
         )
@@ -89,7 +99,7 @@ class TwoPhase:
         return Arrived(is_finite, core.state_floats > 0, keep, write, wire)
 
     def _states(
-        self, role: str, names: list[str], cuts: list[Any]
+        self, role: str, names: list[str], cuts: list[Cut]
     ) -> tuple[list[torch.Tensor], list[float]]:
         """The residuals of the cuts, and their factors."""
         floats = self._core.state_floats
@@ -124,7 +134,7 @@ class TwoPhase:
     def _vote(self, own: list[torch.Tensor], step: int) -> list[torch.Tensor]:
         """This host's part as it would have arrived: of one vote, however large its values are."""
         core = self._core
-        payloads = torch.empty(sum(core.max_bytes(c.count) for c in self._own), dtype=torch.uint8)
+        payloads = self._room(self._own)
         keys = self._plan.keys(step, self._own_names, "vote")
         core.encode(own, self._own_table, [], [], keys, payloads)
         votes = [torch.zeros_like(part) for part in own]
@@ -137,7 +147,7 @@ class TwoPhase:
         payloads, splits = received
         by_rank = torch.tensor_split(payloads, splits.cumsum(0)[:-1])
         counts = [cut.count for cut in self._own]
-        flat = torch.zeros(sum(counts), dtype=torch.float32)
+        flat = self._total.zero_()
         total = list(torch.split_with_sizes(flat, counts)) if counts else []
         for sender in plan.places.senders_to(plan.places.rank):
             if sender == plan.places.rank:
