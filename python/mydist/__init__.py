@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .optim.consistency import check_consistency as check_consistency
     from .optim.explain import *
     from .optim.learning_rate import *
+    from .optim.onebit_adam import *
     from .optim.optimizer import *
     from .optim.sharded.fully_shard import *
     from .optim.sharded.memory import memory_plan as memory_plan

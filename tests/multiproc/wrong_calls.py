@@ -49,7 +49,7 @@ def all_reduce_coalesced(tensors: list[torch.Tensor]) -> None:
 def sizes_that_do_not_fit() -> None:
     if size() == 1:
         return
-    text = "one rank sends other sizes than another rank receives"
+    text = "a rank sends other sizes than its peer receives"
     own = torch.zeros(size() * (2 if is_last() else 1))
     expect_error(dist.DistBackendError, text, lambda: dist.all_to_all_single(own.clone(), own))
     rows = [torch.zeros(2) for _ in range(size())] if rank() == 0 else None

@@ -159,7 +159,7 @@ class _PythonCore:
         """What is encoded in place of the values of each cut."""
         for tensor, begin, count in cuts.tolist():
             part = values[tensor][begin : begin + count]
-            if states:
+            if self.state_floats:
                 part = part.add(states[tensor][begin : begin + count], alpha=factors[tensor])
             yield part
 

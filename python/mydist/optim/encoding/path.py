@@ -280,6 +280,7 @@ class CodecPath(HookedPath):
         order = {id(gradient): number for number, gradient in enumerate(self._gradients)}
         new.sort(key=lambda gradient: order[id(gradient)], reverse=True)  # As backward goes.
         open_buckets: dict[Codec, list[Gradient]] = {}
+        present = len(self._buckets)
         for gradient in new:
             self._planned.add(id(gradient))
             codec, why_raw = self._codec_of(gradient)
@@ -295,6 +296,10 @@ class CodecPath(HookedPath):
             members.append(gradient)
         for codec, members in open_buckets.items():
             self._add_bucket(codec, members)
+        for bucket in self._buckets[present:]:
+            if not self._is_encoded(bucket):
+                for gradient in bucket.gradients:
+                    self._start_raw(gradient)
 
     def _add_bucket(self, codec: Codec, gradients: list[Gradient]) -> None:
         settings = self._settings
