@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #ifndef SYS_pidfd_open
@@ -35,19 +35,25 @@ constexpr uint64_t kInfoExit = 1 << 3;
 // In /proc/<pid>/stat, counted from the state, which follows the name in parentheses.
 constexpr int kExitCodeField = 49;
 
-std::string TextOf(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // The letter in /proc/<pid>/stat, which follows the name in parentheses; '?': it is not known.
 char StateOf(int64_t pid) {
-  const std::string stat = pid > 0 ? TextOf("/proc/" + std::to_string(pid) + "/stat") : "";
+  const std::string stat = pid > 0 ? ContentsOf("/proc/" + std::to_string(pid) + "/stat") : "";
   const size_t name_end = stat.rfind(')');  // The name may hold anything.
   return name_end != std::string::npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
 }
 
 }  // namespace
+
+std::string ContentsOf(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  // An iterator of the buffer would throw where a read fails; this only ends.
+  std::array<char, 4096> piece{};
+  while (file.read(piece.data(), piece.size()), file.gcount() > 0) {
+    text.append(piece.data(), static_cast<size_t>(file.gcount()));
+  }
+  return text;
+}
 
 bool IsStopped(int64_t pid) {
   const char state = StateOf(pid);
@@ -64,7 +70,7 @@ int OpenPidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 
 
 std::string PidNamespace() {
   struct stat own {};
-  std::string machine = TextOf("/proc/sys/kernel/random/boot_id");
+  std::string machine = ContentsOf("/proc/sys/kernel/random/boot_id");
   if (machine.empty() || stat("/proc/self/ns/pid", &own) != 0) return "";
   if (machine.back() == '\n') machine.pop_back();
   return machine + "/" + std::to_string(own.st_ino);
@@ -95,7 +101,7 @@ bool Process::HasEnded() const {
 
 // Until the parent has asked. As waitpid() would give it.
 std::optional<int> Process::StatusOfZombie() const {
-  const std::string line = TextOf("/proc/" + std::to_string(pid_) + "/stat");
+  const std::string line = ContentsOf("/proc/" + std::to_string(pid_) + "/stat");
   const size_t name_end = line.rfind(')');  // The name may hold anything.
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream rest(line.substr(name_end + 1));

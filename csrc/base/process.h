@@ -39,6 +39,9 @@ MYDIST_EXPORT std::string PidNamespace();
 // something else." 0: it is on another host.
 MYDIST_EXPORT std::string ProcessStateText(int64_t pid);
 
+// Of a file of /proc; empty where it cannot be read, as that of a process that has just ended.
+MYDIST_EXPORT std::string ContentsOf(const std::string& path);
+
 // Whether a signal or a debugger has stopped it. False where there is none of this number.
 MYDIST_EXPORT bool IsStopped(int64_t pid);
 

@@ -4,8 +4,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <system_error>
 
@@ -13,11 +11,6 @@
 
 namespace mydist {
 namespace {
-
-std::string ContentsOf(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // In what /proc tells of an environment, where each `NAME=value` ends with a zero.
 std::optional<std::string> ValueIn(const std::string& environment, const std::string& name) {

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <string>
 
 namespace mydist {
 namespace {
@@ -125,6 +126,15 @@ TEST(Process, TellsNothingOfAnotherFileWithTheNumberOfItsDescriptor) {
   }
   EXPECT_TRUE(FileIdentity::Of(next).has_value());
   close(next);
+}
+
+// A read fails, too, where a process ends between opening and reading.
+TEST(ContentsOf, AFileThatCannotBeReadIsEmpty) {
+  EXPECT_EQ(ContentsOf("/proc"), "");
+  EXPECT_EQ(ContentsOf("/proc/none"), "");
+  const std::string own = ContentsOf("/proc/self/stat");
+  EXPECT_EQ(own.substr(0, own.find(' ')), std::to_string(getpid()));
+  EXPECT_GT(ContentsOf("/proc/self/smaps").size(), 4096U) << "in several pieces";
 }
 
 TEST(PidNamespace, IsTheSameInAProcessOfTheSameKind) {
