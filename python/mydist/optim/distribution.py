@@ -77,6 +77,14 @@ def make_shares(
     return shares
 
 
+@dataclass(frozen=True)
+class Renewal:
+    """How the distribution of an optimizer is made again."""
+
+    make: Callable[[torch.optim.Optimizer], Distribution]
+    groups: Sequence[Sequence[torch.Tensor]]
+
+
 @dataclass
 class Distribution:
     """Kept in one attribute of the wrapped optimizer.
@@ -84,6 +92,8 @@ class Distribution:
     Attributes:
         is_local: whether the next step reduces the gradients of no share.
         has_local: whether there is a share whose gradients it does not reduce.
+        renewal: makes another one with the same settings for a new job, and the groups of
+            parameters to register; None where that cannot be.
     """
 
     shares: Mapping[str, Share]  # By pattern; "*" if there is one strategy.
@@ -99,6 +109,7 @@ class Distribution:
     accumulating: bool = False  # Inside no_sync().
     warned: bool = False
     registered: set[int] = field(default_factory=set)  # id() of parameters with a hook.
+    renewal: Renewal | None = None
 
     def __post_init__(self) -> None:
         self._all = list(self.shares.values())

@@ -19,7 +19,7 @@ from ..reduce_op import Average, ReduceOp
 from .adasum_steps import AdasumPath, AdasumSteps
 from .consistency import ConsistencyCheck, check_interval
 from .distributed_steps import DistributedSteps
-from .distribution import Distribution, description, make_shares
+from .distribution import Distribution, Renewal, description, make_shares
 from .encoding import choice
 from .encoding.steps import CodecSteps, CodecStrategySteps
 from .encoding.units import StepUnits
@@ -146,8 +146,6 @@ def _wrap(
     is_adasum = options.op == ReduceOp.ADASUM
     codecs = choice.text(choice.by_pattern(options.compression))
     is_mapping = isinstance(options.compression, Mapping)  # So no strategy sends anything.
-    units = StepUnits()
-    options.units_of, options.momentum_of = units, units.momentum_of
 
     def job_of(buffers: list[torch.Tensor], first: str) -> NetworkJob:
         compression = Compression.none if is_mapping else options.compression
@@ -158,9 +156,21 @@ def _wrap(
             return AdasumPath(options)
         return SoloPath(options) if run.is_local else make_gradient_path(options, parameters)
 
-    shares = make_shares(strategies, list(names.of(optimizer)), buffers, job_of, path_of)
-    compared = description(shares) + (f", compression={codecs}" if codecs else "")
-    consistency = ConsistencyCheck(check_interval(), options.process_set, compared)
+    def make(of: torch.optim.Optimizer) -> Distribution:
+        units = StepUnits()
+        options.units_of, options.momentum_of = units, units.momentum_of
+        shares = make_shares(strategies, list(names.of(of)), buffers, job_of, path_of)
+        compared = description(shares) + (f", compression={codecs}" if codecs else "")
+        consistency = ConsistencyCheck(check_interval(), options.process_set, compared)
+        return Distribution(
+            shares,
+            names,
+            consistency,
+            units,
+            options.sparse_as_dense,
+            renewal=Renewal(make, members),
+        )
+
     is_plain = all(isinstance(s, SynchronousGradients) for s in strategies.values())
     steps: type[DistributedSteps] = AdasumSteps if is_adasum else DistributedSteps
     if not is_adasum:
@@ -168,5 +178,4 @@ def _wrap(
             (CodecSteps, CodecStrategySteps) if codecs else (DistributedSteps, StrategySteps)
         )
         steps = plain if is_plain else other
-    distribution = Distribution(shares, names, consistency, units, options.sparse_as_dense)
-    return wrap(optimizer, steps, distribution, members)
+    return wrap(optimizer, steps, make(optimizer), members)

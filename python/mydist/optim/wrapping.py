@@ -11,6 +11,10 @@ import torch
 from .distributed_steps import DistributedSteps
 from .distribution import Distribution
 from .learning_rate import pass_on_warmup
+from .strategies.network_job import NetworkJob
+
+# Those that a new epoch of an elastic job makes anew.
+_live: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 def wrap(
@@ -33,17 +37,59 @@ def wrap(
     wrapper_class = type(f"{kind}{base.__name__}", (steps, base), {"__doc__": base.__doc__})
     wrapped = cast(torch.optim.Optimizer, object.__new__(wrapper_class))
     wrapped.__dict__ = optimizer.__dict__
+    _attach(wrapped, distribution)
+    _redirect_step(wrapped)
+    pass_on_warmup(wrapped)
+    _register(wrapped, distribution, groups)
+    _live.add(wrapped)
+    return wrapped
+
+
+def renew_all() -> None:
+    """Wrapped optimizers work in a new job; gradients that were on their way are dropped.
+
+    Strategies and codecs begin anew, from the present parameters. Raises ValueError for an
+    optimizer that has its state in slices, or a process set that is not there any more.
+    """
+    # Ranks that were not in earlier jobs number from 1.
+    NetworkJob.restart_names()
+    # An optimizer that was wrapped twice shares its distribution with the older wrapper.
+    newest = {id(o.__dict__): o for o in list(_live) if type(o) is o.__dict__.get("_wrapper")}
+    for optimizer in newest.values():
+        distribution: Distribution = optimizer.__dict__["_distribution"]
+        renewal = distribution.renewal
+        if renewal is None:
+            raise ValueError(
+                f"{type(optimizer).__name__}: its state lies in slices on the ranks of the job "
+                "that has ended; use DistributedOptimizer in an elastic job"
+            )
+        for path in distribution.paths:
+            path.remove()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        fresh = renewal.make(optimizer)
+        _attach(optimizer, fresh)
+        _register(optimizer, fresh, renewal.groups)
+
+
+def _attach(wrapped: torch.optim.Optimizer, distribution: Distribution) -> None:
     for run in distribution.runs:
         run.job.attach(wrapped)
     distribution.units.attach(wrapped)
-    wrapped._distribution = distribution  # type: ignore[attr-defined]
-    _redirect_step(wrapped)
-    pass_on_warmup(wrapped)
+    wrapped.__dict__["_distribution"] = distribution
+    wrapped.__dict__["_wrapper"] = type(wrapped)
+
+
+def _register(
+    wrapped: torch.optim.Optimizer,
+    distribution: Distribution,
+    groups: Sequence[Sequence[torch.Tensor]],
+) -> None:
     # Hooks keep the path alive through the parameters; they must not outlive the optimizer.
     for path in distribution.paths:
         weakref.finalize(wrapped, path.remove).atexit = False
     distribution.register(wrapped, groups)
-    return wrapped
 
 
 def base_class(optimizer: torch.optim.Optimizer) -> Any:

@@ -55,6 +55,11 @@ class NetworkJob(StrategyJob):
         )
         self._compressor = Compression.none if isinstance(compression, Codec) else compression
 
+    @classmethod
+    def restart_names(cls) -> None:
+        """Numbers names from 1 again. The jobs that have one must not be used any more."""
+        cls._jobs.clear()
+
     @cached_property
     def _name(self) -> str:
         # Numbered at the first collective: all ranks come to those in the same order.
