@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mydist.launcher import server_addresses
 from mydist.launcher.failure_record import TAG_VARIABLE
+from mydist.launcher.hosts import Host
 from mydist.launcher.job_spec import JobSpec
 from mydist.launcher.placement import RankPlacement, ServerPlacement
 
@@ -25,8 +26,8 @@ RESERVED_VARIABLES = (
     "MASTER_PORT", "MYDIST_RANK", "MYDIST_SIZE", "MYDIST_LOCAL_RANK", "MYDIST_LOCAL_SIZE",
     "MYDIST_CROSS_RANK", "MYDIST_CROSS_SIZE", "MYDIST_HOST_ID", "MYDIST_JOB_ID",
     "MYDIST_RENDEZVOUS", "MYDIST_JOB_KEY_FD", "MYDIST_JOB_ENDS_FD", "MYDIST_JOB_PARENT",
-    "MYDIST_SERVER", "MYDIST_SERVER_BIND", server_addresses.FD_VARIABLE, server_addresses.VARIABLE,
-    TAG_VARIABLE,
+    "MYDIST_JOB_WORKER", "MYDIST_SERVER", "MYDIST_SERVER_BIND", server_addresses.FD_VARIABLE,
+    server_addresses.VARIABLE, TAG_VARIABLE,
 )  # fmt: skip
 # Read by the build, as csrc/config/config.cc lists them, too.
 BUILD_VARIABLES = (
@@ -123,6 +124,18 @@ def identity_environment(placement: RankPlacement, endpoints: Endpoints) -> dict
         "MYDIST_CROSS_RANK": str(placement.cross_rank),
         "MYDIST_CROSS_SIZE": str(placement.cross_size),
         "MYDIST_HOST_ID": placement.host.name,
+        "MYDIST_JOB_ID": endpoints.job_id,
+        "MYDIST_RENDEZVOUS": endpoints.rendezvous,
+    }
+
+
+def worker_environment(worker: int, host: Host, slot: int, endpoints: Endpoints) -> dict[str, str]:
+    """The number of a worker of an elastic job, and of its slot on the host, which stays: so it may
+    choose a GPU. Its rank is told with each epoch."""
+    return {
+        "LOCAL_RANK": str(slot),
+        "MYDIST_JOB_WORKER": str(worker),
+        "MYDIST_HOST_ID": host.name,
         "MYDIST_JOB_ID": endpoints.job_id,
         "MYDIST_RENDEZVOUS": endpoints.rendezvous,
     }

@@ -9,6 +9,7 @@ MAX_PENDING_BYTES = 1 << 30
 MAX_OPEN_ROUNDS = 1024
 MAX_LISTED_RANKS = 16
 MAX_REMEMBERED_ROUNDS = 4096
+MAX_ENDED = 16
 Waiter = TypeVar("Waiter")
 
 
@@ -53,6 +54,7 @@ class RoundTable(Generic[Waiter]):
         self._rounds: dict[str, Round[Waiter]] = {}
         self._pending_bytes = 0
         self._over: dict[str, None] = {}  # Names of complete rounds, the oldest first.
+        self._ended: dict[str, str] = {}  # Beginnings of names, and why these rounds cannot be.
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -73,6 +75,9 @@ class RoundTable(Generic[Waiter]):
     def arrive(self, name: str, rank: int, size: int, entry: tuple[bytes, Waiter]) -> Round[Waiter]:
         """Adds a rank. A complete round is returned full and forgotten. Raises RoundError."""
         opened = self._rounds.get(name)
+        for prefix, why in self._ended.items():
+            if name.startswith(prefix):
+                raise RoundError(f"round {name!r}: {why}")
         if name in self._over:
             raise RoundError(
                 f"round {name!r} is over, and rank {rank} has taken part in it. Another process of "
@@ -103,6 +108,18 @@ class RoundTable(Generic[Waiter]):
             if len(self._over) > MAX_REMEMBERED_ROUNDS:
                 del self._over[next(iter(self._over))]
         return opened
+
+    def end(self, prefix: str, why: str) -> list[Waiter]:
+        """Rounds whose names begin so are over; returns the waiters of those that are open.
+
+        Only the last MAX_ENDED beginnings are remembered.
+        """
+        self._ended[prefix] = why
+        if len(self._ended) > MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        names = [name for name in self._rounds if name.startswith(prefix)]
+        rounds = [self._rounds.pop(name) for name in names]
+        return [waiter for ended in rounds for _, waiter in ended.arrived.values()]
 
     def withdraw(self, opened: Round[Waiter], rank: int, timed_out: bool = False) -> None:
         """Takes back a rank that no longer waits; does nothing for a complete round.

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import mydist.job.rendezvous_wire as wire
 from mydist.launcher.errors import LaunchError, is_limit, start_error, start_thread
@@ -25,8 +25,17 @@ MAX_STRANGERS = 256
 Waiter = asyncio.Future[None]
 
 
+class MemberEvents(Protocol):
+    """Receives what the workers of an elastic job say, on the server's thread."""
+
+    def on_message(self, worker: int, message: dict[str, Any]) -> None: ...
+
+
 class RendezvousServer:
-    """Serves the rounds of one job of `size` ranks. `log` is called from the server's thread."""
+    """Serves the rounds of one job of `size` ranks. `log` is called from the server's thread.
+
+    With `members` it also takes the connections of workers of an elastic job.
+    """
 
     def __init__(
         self,
@@ -35,12 +44,15 @@ class RendezvousServer:
         size: int,
         log: Callable[[str], None] = lambda text: None,
         handshake_seconds: float = wire.HANDSHAKE_SECONDS,
+        members: MemberEvents | None = None,
     ) -> None:
         self._job_id = wire.pack_job_id(job_id)
         self._key = key
         self._size = size
         self._log = log
         self._handshake_seconds = handshake_seconds
+        self._members = members
+        self._member_writers: dict[int, asyncio.StreamWriter] = {}
         self._rounds: RoundTable[Waiter] = RoundTable()
         self._strangers: dict[asyncio.Task[None], None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -50,7 +62,10 @@ class RendezvousServer:
         self._listeners: list[socket.socket] = []
 
     def start(self, addresses: Sequence[str]) -> dict[str, int]:
-        """Listens on a free port of each address; returns address → port. Raises LaunchError."""
+        """Listens on a free port of each address; returns address → port. Raises LaunchError.
+
+        May be called again, with further addresses.
+        """
         bound: list[tuple[str, socket.socket]] = []
         try:
             for address in addresses:
@@ -70,18 +85,39 @@ class RendezvousServer:
             ) from None
         ports = {address: int(listener.getsockname()[1]) for address, listener in bound}
         self._listeners += [listener for _, listener in bound]
-        thread = threading.Thread(
-            target=self._loop.run_forever, name="mydistrun-rendezvous", daemon=True
-        )
-        start_thread(thread)
-        self._thread = thread
-        for listener in self._listeners:
+        if self._thread is None:
+            thread = threading.Thread(
+                target=self._loop.run_forever, name="mydistrun-rendezvous", daemon=True
+            )
+            start_thread(thread)
+            self._thread = thread
+        for _, listener in bound:
             listener.setblocking(False)
             self._loop.call_soon_threadsafe(self._listen, listener)
         return ports
 
     def _listen(self, listener: socket.socket) -> None:
         self._spawn(self._accept(listener))
+
+    def send(self, worker: int, message: dict[str, Any]) -> None:
+        """Sends a worker of an elastic job a message, if it is connected. From any thread."""
+        frame = wire.pack_frame(message)
+
+        def write() -> None:
+            if (writer := self._member_writers.get(worker)) is not None:
+                writer.write(frame)
+
+        self._loop.call_soon_threadsafe(write)
+
+    def end_rounds(self, prefix: str, why: str) -> None:
+        """Rounds whose names begin so fail, open ones at once. From any thread."""
+
+        def end() -> None:
+            for waiter in self._rounds.end(prefix, why):
+                if not waiter.done():
+                    waiter.set_exception(RoundError(why))
+
+        self._loop.call_soon_threadsafe(end)
 
     def stop(self) -> None:
         """Drops every connection and ends the thread. Idempotent; blocks for milliseconds."""
@@ -190,6 +226,9 @@ class RendezvousServer:
         reserved_bytes = 0
         try:
             header = await reader.readexactly(wire.REQUEST.size)
+            if self._members is not None and (worker := wire.unpack_member(header)) is not None:
+                await self._serve_member(worker, reader, writer)
+                return False
             request = wire.unpack_request(header, self._size)
         except asyncio.IncompleteReadError:
             return False
@@ -208,6 +247,21 @@ class RendezvousServer:
         finally:
             self._rounds.unreserve(reserved_bytes)
         return True
+
+    async def _serve_member(
+        self, worker: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Passes its messages on until the connection ends."""
+        assert self._members is not None
+        self._member_writers[worker] = writer
+        try:
+            while True:
+                length = wire.frame_bytes(await reader.readexactly(wire.LENGTH.size))
+                message = wire.unpack_frame(await reader.readexactly(length))
+                self._members.on_message(worker, message)
+        finally:
+            if self._member_writers.get(worker) is writer:
+                del self._member_writers[worker]
 
     async def _exchange(
         self,
@@ -233,6 +287,7 @@ class RendezvousServer:
             if gone.done():
                 raise ConnectionResetError("the client left while waiting")
             if complete.done():
+                complete.result()
                 return _pack_blobs(opened)
             timed_out = True
             missing = opened.describe_missing()

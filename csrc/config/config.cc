@@ -256,7 +256,7 @@ Registry<ExtraRow>& Extras() {
 }
 
 // Set for each rank or server by the launcher, or by the rank for its children; no knobs.
-constexpr std::array<std::string_view, 16> kLauncherVariables = {"MYDIST_RANK",
+constexpr std::array<std::string_view, 17> kLauncherVariables = {"MYDIST_RANK",
                                                                  "MYDIST_SIZE",
                                                                  "MYDIST_LOCAL_RANK",
                                                                  "MYDIST_LOCAL_SIZE",
@@ -268,6 +268,7 @@ constexpr std::array<std::string_view, 16> kLauncherVariables = {"MYDIST_RANK",
                                                                  "MYDIST_FAILURE_TAG",
                                                                  "MYDIST_JOB_PARENT",
                                                                  "MYDIST_JOB_ENDS_FD",
+                                                                 "MYDIST_JOB_WORKER",
                                                                  "MYDIST_SERVER",
                                                                  "MYDIST_SERVER_BIND",
                                                                  "MYDIST_SERVER_ADDRESS_FD",
@@ -276,8 +277,7 @@ constexpr std::array<std::string_view, 16> kLauncherVariables = {"MYDIST_RANK",
 // Set by a test in one rank; read here alone.
 constexpr const char* kFailpointVariable = "MYDIST_FAILPOINT";
 
-// Read by the build: options of CMake, and variables of setup.py and the scripts. The launcher has
-// the same list, and a test compares both with the files that read them.
+// Read by the build. The launcher has the same list; a test compares both with their readers.
 constexpr std::array<std::string_view, 17> kBuildVariables = {"MYDIST_BUILD_BENCHMARKS",
                                                               "MYDIST_BUILD_DIR",
                                                               "MYDIST_BUILD_TESTS",

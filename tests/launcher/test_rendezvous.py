@@ -405,3 +405,73 @@ def test_round_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(MAX_OPEN_ROUNDS):
         assert table.arrive(str(number), 1, 2, (b"", None)).blobs() == [b"", b""]
     assert len(table) == 0
+
+
+def await_that(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_rounds_that_are_ended_fail_at_once_and_later(service: Service) -> None:
+    with service.client() as first, service.client() as late, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(first.exchange, "init.3.1", 0, 2, b"")
+        await_that(lambda: len(service.server._rounds) == 1)
+        service.server.end_rounds("init.3.", "another rank has left")
+        with pytest.raises(RendezvousError, match="another rank has left"):
+            waiting.result()
+        with pytest.raises(RendezvousError, match="round 'init.3.2': another rank has left"):
+            late.exchange("init.3.2", 1, 2, b"")
+        # Neither others nor the connections are concerned.
+        both = [pool.submit(first.exchange, "init.33.1", 0, 2, b"a")]
+        assert late.exchange("init.33.1", 1, 2, b"b") == [b"a", b"b"] == both[0].result()
+
+
+class Heard:
+    """What members of an elastic job have said."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[int, dict[str, object]]] = []
+
+    def on_message(self, worker: int, message: dict[str, object]) -> None:
+        self.messages.append((worker, message))
+
+
+def test_workers_of_an_elastic_job_are_heard_and_told() -> None:
+    heard = Heard()
+    server = RendezvousServer(JOB, KEY, SIZE, members=heard)
+    try:
+        address = f"127.0.0.1:{server.start(['127.0.0.1'])['127.0.0.1']}"
+        with contextlib.closing(RendezvousClient(address, JOB, KEY, 10.0)) as client:
+            connection = client.join(7)
+            connection.settimeout(10.0)
+            connection.sendall(wire.pack_frame({"ready": 0}))
+            await_that(lambda: heard.messages == [(7, {"ready": 0})])
+            server.send(8, {"world": "of another one"})
+            server.send(7, {"world": {"rank": 1}})
+            length = wire.frame_bytes(connection.recv(4, socket.MSG_WAITALL))
+            message = wire.unpack_frame(connection.recv(length, socket.MSG_WAITALL))
+            assert message == {"world": {"rank": 1}}
+            # What is no message ends this connection, and is passed to nobody.
+            connection.sendall(wire.LENGTH.pack(3) + b"[1]")
+            while connection.recv(4096):
+                pass
+        assert len(heard.messages) == 1
+        for data in (wire.LENGTH.pack(1 << 30), wire.LENGTH.pack(200000) + b"{}"):
+            with contextlib.closing(RendezvousClient(address, JOB, KEY, 10.0)) as client:
+                connection = client.join(9)
+                connection.settimeout(10.0)
+                connection.sendall(data)
+                while connection.recv(4096):
+                    pass
+    finally:
+        server.stop()
+
+
+def test_a_job_that_is_not_elastic_knows_no_members(service: Service) -> None:
+    with service.client() as client:
+        connection = client.join(0)
+        connection.settimeout(10.0)
+        assert connection.recv(1) == bytes([wire.STATUS_ERROR])
+    service.still_works()

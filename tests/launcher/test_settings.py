@@ -17,6 +17,7 @@ from mydist.launcher.environment import (
     identity_environment,
     inherited_environment,
     server_environment,
+    worker_environment,
 )
 from mydist.launcher.errors import UsageError
 from mydist.launcher.failure_record import TAG_VARIABLE
@@ -226,6 +227,7 @@ def test_the_core_and_the_launcher_reserve_the_same_variables() -> None:
     given = {*identity_environment(rank, Endpoints("a", 1, "a:2", "job")), TAG_VARIABLE}
     given |= {"MYDIST_JOB_KEY_FD", rank_ends.VARIABLE, rank_record._VARIABLE}
     given |= server_environment(ServerPlacement(0, Host("a", 1)), "b", "job").keys()
+    given |= worker_environment(0, Host("a", 1), 0, Endpoints("a", 1, "a:2", "job")).keys()
     given |= {server_addresses.FD_VARIABLE, server_addresses.VARIABLE}
     assert reserved == {name for name in given if name.startswith("MYDIST_")}
     # For the core the host is a setting.

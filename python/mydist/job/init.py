@@ -8,11 +8,13 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch  # noqa: F401  (the extension needs torch's libraries to be loaded)
 
 from .. import _C
+from ..errors import MismatchError, MydistError, VersionMismatchError
 from . import failure_report, quit_signal, topology
 from .bootstrap import LaunchContext, detect, launched_as, timeout_seconds
 from .build_report import backend_report, transport_names
@@ -21,6 +23,8 @@ from .names import restart_names
 from .nccl_folders import nccl_folders
 from .process_set import add_to_job, check_added, check_process_sets
 from .rank_record import drop_inherited
+from .worker import Worker
+from .worker import worker as elastic_worker
 
 __all__ = ["init", "shutdown"]
 
@@ -67,13 +71,42 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
             _check_same_job(wanted)
             check_added(sets)
             return
-        _connect(wanted)
+        if (worker := elastic_worker()) is None:
+            _connect(wanted)
+        else:
+            _check_elastic(wanted, sets)
+            _enter_epoch(worker)
         try:
             add_to_job("init", sets, timeout_seconds())
         except BaseException:
             shutdown()
             raise
         _register_leave()
+
+
+def _check_elastic(comm: Any, sets: Any) -> None:
+    """What an elastic job does not have."""
+    if comm is not None:
+        raise ValueError("init: comm is given, but an elastic job is always one of all its ranks")
+    if sets:
+        raise ValueError(
+            "init: process_sets is given, but process sets end with an epoch of an elastic job; "
+            "call add_process_set() after init() and in a callback of "
+            "TorchState.register_reset_callbacks"
+        )
+
+
+def _enter_epoch(worker: Worker) -> None:
+    """Joins the next epoch. A rank that is lost while they meet is a reason for another one."""
+    while True:
+        world = worker.next_world()
+        try:
+            _connect(None, world.epoch)
+            return
+        except (MismatchError, VersionMismatchError):
+            raise
+        except MydistError as error:
+            worker.note_loss(error)
 
 
 def _register_leave() -> None:
@@ -84,7 +117,8 @@ def _register_leave() -> None:
         atexit.register(_leave_at_exit)
 
 
-def _connect(comm: Any) -> None:
+def _connect(comm: Any, epoch: int = 0) -> None:
+    """`epoch`: of an elastic job."""
     global _members
     drop_inherited()
     failure_report.install()
@@ -93,7 +127,9 @@ def _connect(comm: Any) -> None:
     failure_report.set_members(_members)
     # Every attempt counts, so that ranks that failed in different ways meet in the next one.
     generation = _generations[_members] = _generations.get(_members, 0) + 1
-    context = detect(generation, members=_members)
+    context = detect(epoch or generation, members=_members)
+    if epoch:  # mydistrun tells ends by the numbers of workers.
+        context = replace(context, rank_ends=-1)
     try:
         _require_backend(context)
         members = list(_members or ())

@@ -111,6 +111,12 @@ class RendezvousClient:
                 f"{error.strerror or error}; it ended or the network failed"
             ) from None
 
+    def join(self, worker: int) -> socket.socket:
+        """Makes this the connection of a worker of an elastic job; the caller owns the socket."""
+        self._socket.sendall(wire.pack_member(worker))
+        self._socket.settimeout(None)
+        return self._socket
+
     def close(self) -> None:
         """Closes the connection. Idempotent."""
         with contextlib.suppress(OSError):

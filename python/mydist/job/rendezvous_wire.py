@@ -18,15 +18,18 @@ Then any number of requests, one at a time:
     answer     status u8: 0 = OK: count u32, then per rank in rank order length u32 and blob;
                1 = ERROR, 2 = TIMEOUT: length u32 (≤ 4096) and a text in UTF-8, that of TIMEOUT
                behind a line with the numbers of ranks that are missing, the first 16 of many
+    MEMBER     kind u8 = 2, name length u8 = 0, worker u32, three u32 = 0: from here on both sides
+               send frames, length u32 (≤ 64 KiB) and a JSON object; elastic jobs only
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 MAGIC = b"MYDR"
 VERSION = 1
@@ -39,6 +42,9 @@ MAX_BLOB_BYTES = 16 << 20
 MAX_TEXT_BYTES = 4096
 HANDSHAKE_SECONDS = 3.0
 EXCHANGE = 1
+MEMBER = 2
+MAX_FRAME_BYTES = 1 << 16
+MAX_WORKER = (1 << 32) - 1
 STATUS_OK = 0
 STATUS_ERROR = 1
 STATUS_TIMEOUT = 2
@@ -131,3 +137,41 @@ def split_timeout(answer: str) -> tuple[str, list[int]]:
     if not newline:
         return answer, []
     return text, [int(rank) for rank in ranks.split() if rank.isdecimal()]
+
+
+def pack_member(worker: int) -> bytes:
+    """What makes a connection that of a worker of an elastic job."""
+    return REQUEST.pack(MEMBER, 0, worker, 0, 0, 0)
+
+
+def unpack_member(data: bytes) -> int | None:
+    """The worker, or None when the request is another one."""
+    kind, _, worker, *_ = REQUEST.unpack(data)
+    return int(worker) if kind == MEMBER and data == pack_member(worker) else None
+
+
+def pack_frame(message: Mapping[str, Any]) -> bytes:
+    """One message between a worker and the launcher. Raises ValueError when it is too long."""
+    raw = json.dumps(message).encode("ascii")
+    if len(raw) > MAX_FRAME_BYTES:
+        raise ValueError(f"a message of {len(raw)} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    return LENGTH.pack(len(raw)) + raw
+
+
+def frame_bytes(header: bytes) -> int:
+    """How long the message behind this header is. Raises ValueError."""
+    (length,) = LENGTH.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a message of {length} bytes, at most {MAX_FRAME_BYTES} are allowed")
+    return int(length)
+
+
+def unpack_frame(raw: bytes) -> dict[str, Any]:
+    """The message. Raises ValueError."""
+    try:
+        message = json.loads(raw)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(message, dict):
+        raise ValueError(f"expected a JSON object, got a {type(message).__name__}")
+    return message
