@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from mydist.launcher.check_build import check_build, doctor
 from mydist.launcher.children import children_of
+from mydist.launcher.elastic.job import run_elastic_job
 from mydist.launcher.errors import LaunchError, UsageError, is_limit, start_error
 from mydist.launcher.flags import format_help, parse_flags
 from mydist.launcher.horovod_flags import translated
 from mydist.launcher.job import run_job
+from mydist.launcher.platforms.elastic import describe_elastic
 from mydist.launcher.platforms.table import platform_for
 from mydist.launcher.settings import make_job_spec
 
@@ -57,11 +59,14 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     spec = make_job_spec(parsed.values, parsed.command, environment)
     for warning in spec.warnings:
         print(f"mydistrun: warning: {warning}", file=sys.stderr)
+    if spec.dry_run and spec.elastic is not None:
+        return _print("\n".join(describe_elastic(spec, environment)))
     if spec.dry_run:
         children = children_of(spec)
         platform = platform_for(spec, children.ranks)
         return _print("\n".join(platform.describe(spec, environment, children)))
-    return run_job(spec, environment)
+    run = run_job if spec.elastic is None else run_elastic_job
+    return run(spec, environment)
 
 
 def _print(text: str) -> int:

@@ -16,6 +16,7 @@ from mydist.launcher.errors import UsageError, shown
 from mydist.launcher.value_text import (
     Convert,
     choice,
+    cooldown_range,
     integer,
     interface_names,
     number,
@@ -96,6 +97,33 @@ FLAGS: tuple[Flag, ...] = (
         integer(1, 1024),
     ),
     _flag("--server-hosts LIST", "hosts of the servers: a,b [the hosts of the ranks]", text_value),
+    _flag("--min-np N", "elastic: the job needs at least N ranks [-np]", integer(1, 65536)),
+    _flag("--max-np N", "elastic: the job has at most N ranks", integer(1, 65536)),
+    _flag(
+        "--host-discovery-script COMMAND",
+        "elastic: prints the hosts that may be used now, one a line: 'name:slots'",
+        words,
+    ),
+    _flag(
+        "--slots-per-host N",
+        "elastic: slots of a discovered host that names none [1]",
+        integer(1, 65536),
+    ),
+    _flag(
+        "--reset-limit N",
+        "elastic: end the job when the ranks would meet anew more than N times [no limit]",
+        integer(0, 1_000_000),
+    ),
+    _flag(
+        "--elastic-timeout S",
+        "elastic: seconds to wait for --min-np ranks [600]",
+        seconds(0.1, 1e6),
+    ),
+    _flag(
+        "--blacklist-cooldown-range LOW,HIGH",
+        "elastic: seconds a slot rests after a failure; doubles from LOW to HIGH [0.5,60]",
+        cooldown_range,
+    ),
     _flag("--mpi", "start the ranks with mpirun; negotiate over MPI"),
     _flag("--gloo", "start the ranks directly or through ssh; negotiate over Gloo"),
     _tunable(

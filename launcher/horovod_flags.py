@@ -38,9 +38,6 @@ class Row:
     obstacle: str = ""
 
 
-_ELASTIC = "is for elastic jobs, which mydist does not have yet; leave it out"
-
-
 def _rows(names: str, values: int = 0, ours: str = "", obstacle: str = "") -> list[Row]:
     return [Row(tuple(n.split("=")), values, tuple(ours.split()), obstacle) for n in names.split()]
 
@@ -66,19 +63,16 @@ ROWS: tuple[Row, ...] = (
         "--num-nccl-streams --thread-affinity",
         1,
     ),
-    *_rows(
-        "--min-np=--min-num-proc --max-np=--max-num-proc --slots-per-host --elastic-timeout "
-        "--reset-limit --host-discovery-script",
-        1,
-        obstacle=_ELASTIC,
-    ),
-    *_rows("--blacklist-cooldown-range", 2, obstacle=_ELASTIC),
+    *_rows("--min-num-proc", 1, "--min-np {}"),
+    *_rows("--max-num-proc", 1, "--max-np {}"),
+    *_rows("--blacklist-cooldown-range", 2, "--blacklist-cooldown-range {},{}"),
     *_rows("--jsrun", obstacle="is for jsrun of LSF, which mydist does not use; leave it out"),
 )
 _BY_NAME = {name: row for row in ROWS for name in row.names}
 _VALUES = {name: flag.convert is not None for flag in FLAGS for name in flag.names}
 
 _CONTROLLERS = ("gloo", "mpi")
+_MAKE_ELASTIC = {"--min-np", "--max-np", "--host-discovery-script"}
 
 # Where Horovod's config file has what a flag says.
 _IN_FILE: dict[str, dict[str, str]] = {
@@ -128,6 +122,8 @@ def translated(
         raise UsageError(f"{_FLAG}: {error}") from None
     settings = (name for name in environment if name.startswith("HOROVOD_"))
     exported = ["PYTHONPATH", *(name for name in settings if name not in _OF_A_RANK)]
+    if given & _MAKE_ELASTIC:  # Then Horovod's optimizer reduces the gradients of one rank, too.
+        exported.append("HOROVOD_ELASTIC=1")
     passed_on = [part for name in exported for part in ("-x", name)]
     return [*from_files, *found, *passed_on, *command], with_path
 

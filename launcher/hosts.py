@@ -90,14 +90,24 @@ def parse_hostfile(path: str) -> tuple[Host, ...]:
         text = read_bounded(path, "--hostfile", MAX_HOSTFILE_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"--hostfile {path!r}: not a text file (invalid UTF-8)") from None
+    hosts = parse_hostfile_text(text, path, where=f"--hostfile {path!r}")
+    if not hosts:
+        raise UsageError(f"--hostfile {path!r}: lists no host; expected lines like 'host1 slots=4'")
+    return hosts
+
+
+def parse_hostfile_text(
+    text: str, source: str, slots: int = 1, where: str = ""
+) -> tuple[Host, ...]:
+    """The same of a text; `slots` has a host whose line names none. Raises UsageError."""
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if words:
-            hosts.append(_parse_line(words, f"{path}:{number}"))
-    if not hosts:
-        raise UsageError(f"--hostfile {path!r}: lists no host; expected lines like 'host1 slots=4'")
-    return _checked(hosts, f"--hostfile {path!r}")
+            host = _parse_line(words, f"{source}:{number}")
+            names_slots = len(words) > 1 or re.search(r":[0-9]+\Z", words[0].rpartition("]")[2])
+            hosts.append(host if names_slots else Host(host.name, slots))
+    return _checked(hosts, where or source)
 
 
 def require_slots(hosts: tuple[Host, ...], num_proc: int) -> None:

@@ -35,11 +35,28 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
+class ElasticOptions:
+    """An elastic job: ranks come and go. Times are in seconds.
+
+    `discovery` is the command that prints the hosts; empty: `JobSpec.hosts` are those there are.
+    """
+
+    min_np: int
+    max_np: int
+    discovery: tuple[str, ...] = ()
+    slots_per_host: int = 1
+    reset_limit: int | None = None
+    timeout: float = 600.0
+    cooldown: tuple[float, float] = (0.5, 60.0)
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """One job. `tunables` maps MYDIST_* names to values given by flag or config file;
     `exported` holds `-x` (None = the value it has in the launcher's environment); `stop_timeout` is
     how many seconds the ranks have between a SIGTERM that mydistrun got and SIGKILL; `servers`
-    counts server processes, on `server_hosts` (empty: where ranks run); `failure_tag` marks what
+    counts server processes, on `server_hosts` (empty: where ranks run); `elastic` is None where the
+    number of ranks is fixed; `failure_tag` marks what
     ranks say of their failures (failure_record.py); `warnings` are for the user, before the job
     starts.
     """
@@ -59,6 +76,7 @@ class JobSpec:
     stop_timeout: float = 2.5
     servers: int = 0
     server_hosts: tuple[Host, ...] = ()
+    elastic: ElasticOptions | None = None
     verbose: bool = False
     dry_run: bool = False
     failure_tag: str = ""

@@ -103,6 +103,11 @@ class JobOutput:
         """Also writes what comes, unprefixed, to these files."""
         self._files = files
 
+    def add_child(self, child: int) -> None:
+        """A child that was not there at first. Raises LaunchError where files cannot be made."""
+        if self._files is not None:
+            self._files.add(child)
+
     def write(self, child: int, stream: int, data: bytes) -> bool:
         """Takes bytes a child printed on stream 1 or 2. True when they tell of its failure."""
         has_told = False
@@ -227,23 +232,28 @@ class OutputFiles:
     def __init__(self, directory: Path, children: Children) -> None:
         """Creates directories and files. Raises LaunchError naming what cannot be created."""
         self._files: dict[tuple[int, int], int] = {}
+        self._directory = directory
         self._children = children
+        for child in children.everyone:
+            self.add(child)
+
+    def add(self, child: int) -> None:
+        """Creates those of a child. Raises LaunchError; then all files are closed."""
+        place = self._directory / self._children.folder(child)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         flags |= os.O_NONBLOCK  # Opening a named pipe would wait for its reader.
-        for child in children.everyone:
-            place = directory / children.folder(child)
-            try:
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
-                for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
-                    fd = self._files[child, stream] = os.open(place / name, flags, 0o600)
-                    if kind := irregular_kind(os.fstat(fd).st_mode):
-                        raise OSError(errno.EEXIST, f"its {name} is {kind}")
-            except OSError as error:
-                self.close()
-                raise LaunchError(
-                    f"--output-filename {str(directory)!r}: cannot create {str(place)!r}: "
-                    f"{error.strerror}; give a directory you may write to"
-                ) from None
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for stream, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
+                fd = self._files[child, stream] = os.open(place / name, flags, 0o600)
+                if kind := irregular_kind(os.fstat(fd).st_mode):
+                    raise OSError(errno.EEXIST, f"its {name} is {kind}")
+        except OSError as error:
+            self.close()
+            raise LaunchError(
+                f"--output-filename {str(self._directory)!r}: cannot create {str(place)!r}: "
+                f"{error.strerror}; give a directory you may write to"
+            ) from None
 
     def write(self, child: int, stream: int, data: bytes) -> str | None:
         """Appends to the child's file. On the first failure of a file: the warning to show."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mydist.launcher.bounded_file import read_bounded
+from mydist.launcher.elastic.options import elastic_hosts, elastic_options
 from mydist.launcher.environment import BUILD_VARIABLES, RESERVED_VARIABLES
 from mydist.launcher.errors import UsageError
 from mydist.launcher.flags import FLAGS, REMOVED_FLAGS, Flag, convert_value, suggest
@@ -77,9 +78,11 @@ def make_job_spec(
     _check_settings(environment, tunables, exported)
     controller = _controller(given, from_file, environment)
     hosts, num_proc = _hosts_and_size(merged, environment)
+    hosts = elastic_hosts(merged, hosts)
     if all(host.is_local() for host in hosts):
         _require_plugins(environment, tunables, exported)
     _check_exported_controller(exported, controller)
+    elastic = elastic_options(merged, controller, hosts)
     servers, server_hosts = _servers(merged, controller, hosts)
     module = merged.get("m")
     if module is None and not command:
@@ -107,6 +110,7 @@ def make_job_spec(
         mpi_args=merged.get("mpi-args", ()),
         servers=servers,
         server_hosts=server_hosts,
+        elastic=elastic,
         verbose=bool(merged.get("verbose")),
         dry_run=bool(merged.get("dry-run")),
         warnings=(

@@ -108,6 +108,16 @@ def interface_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def cooldown_range(text: str) -> tuple[float, float]:
+    """A converter for the shortest and the longest cool-down of a slot, `1,60`, in seconds."""
+    parts = text.split(",")
+    numbers = [float(part) if _NUMBER.match(part) else math.nan for part in parts]
+    low, high = numbers[0], numbers[-1]
+    if len(parts) > 2 or not 0 <= low <= high <= 86400:
+        raise ValueError("one or two numbers of seconds from 0 to 86400, the smaller one first")
+    return low, high
+
+
 def switch(text: str) -> bool:
     """A converter for a switch written out."""
     if text in ("1", "true"):

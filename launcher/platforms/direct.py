@@ -39,7 +39,7 @@ from mydist.launcher.process_group import ChildCommand, ProcessGroup
 from mydist.launcher.rendezvous_server import RendezvousServer
 from mydist.launcher.stop_sequence import AFTER_FAILURE, Steps
 
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
 class DirectPlatform:
@@ -140,15 +140,17 @@ class DirectPlatform:
 
     async def _reach(self, hosts: Sequence[Host]) -> dict[Host, dict[str, Any]]:
         """Starts all agents at once; returns what each said first, or raises with every cause."""
-        for host in hosts:
-            remote = RemoteHost(self._launch.loop, host, self._spec.ssh, self._launch.events)
-            self._remotes.append(remote)
-        if not self._remotes:
+        reached = [
+            RemoteHost(self._launch.loop, host, self._spec.ssh, self._launch.events)
+            for host in hosts
+        ]
+        self._remotes += reached
+        if not reached:
             return {}
         timeout = self._spec.ssh.start_timeout
-        await asyncio.wait([remote.hello for remote in self._remotes], timeout=timeout)
+        await asyncio.wait([remote.hello for remote in reached], timeout=timeout)
         causes = []
-        for remote in self._remotes:
+        for remote in reached:
             if not remote.hello.done():
                 words = remote.last_words()
                 shown = f"; its last output: {words}" if words else ""
@@ -157,7 +159,7 @@ class DirectPlatform:
                 causes.append(str(error))
         if causes:
             raise LaunchError("\nmydistrun: ".join(causes))
-        return {remote.host: remote.hello.result() for remote in self._remotes}
+        return {remote.host: remote.hello.result() for remote in reached}
 
     def _open_meeting(
         self, hosts: Sequence[Host], hellos: Mapping[Host, dict[str, Any]]
@@ -184,7 +186,7 @@ class DirectPlatform:
     ) -> dict[Host, str]:
         """For each host the address of this machine that its ranks connect to."""
         if not hellos:
-            return dict.fromkeys(hosts, _LOOPBACK)
+            return dict.fromkeys(hosts, LOOPBACK)
         if self._spec.network_interfaces:
             return dict.fromkeys(hosts, first_interface(self._spec.network_interfaces)[1])
         chosen = {
@@ -199,7 +201,7 @@ class DirectPlatform:
     ) -> dict[Host, str]:
         """The address that the servers of each host listen on."""
         if len(hosts) == 1 or not hellos:
-            return dict.fromkeys(hosts, _LOOPBACK)
+            return dict.fromkeys(hosts, LOOPBACK)
         found = self._choose_addresses(hosts, hellos)
         names = self._spec.network_interfaces
         for host in self._programs.keys() & hellos.keys():

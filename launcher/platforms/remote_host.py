@@ -111,6 +111,11 @@ class RemoteHost:
         # From now on, because other hosts may take long to answer before the ranks start.
         self._send_ping()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the host is gone, so that it starts nothing any more."""
+        return self._lost is not None
+
     def start(self, commands: Sequence[ChildCommand], key: bytes) -> None:
         """Sends the agent its children; STARTED frames or an ERROR follow. May be called again.
 

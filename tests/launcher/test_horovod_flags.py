@@ -44,7 +44,7 @@ def test_horovodruns_flags_become_ours(given: str, expected: dict[str, object]) 
     assert rest == "/mine" and (Path(folder) / "horovod" / "__init__.py").is_file()
 
 
-# The flags of horovodrun 0.28.1, with values; but those for elastic jobs and --jsrun.
+# The flags of horovodrun 0.28.1, with values; but for --jsrun.
 ALL = """
 -h,--help,-v,--version,-np 2,--num-proc 2,-cb,--check-build,--disable-cache,--start-timeout 3
 --network-interfaces lo,--network-interface lo,--output-filename o,--verbose
@@ -59,6 +59,8 @@ ALL = """
 --thread-affinity 3,--gloo-timeout-seconds 3,--log-level TRACE,--log-with-timestamp
 --log-without-timestamp,-prefix-timestamp,--prefix-output-with-timestamp,--log-hide-timestamp
 --no-log-hide-timestamp,-H a:1,--hosts a:1,-hostfile h,--hostfile h,--gloo,--mpi
+--min-np 1,--min-num-proc 1,--max-np 2,--max-num-proc 2,--slots-per-host 2,--elastic-timeout 9
+--reset-limit 3,--blacklist-cooldown-range 1 9,--host-discovery-script ./h.sh
 """
 
 
@@ -68,7 +70,16 @@ def test_every_flag_of_horovodrun_is_taken() -> None:
         assert parsed.command == ("python", "t.py"), flag
 
 
-@pytest.mark.parametrize("flag", ["--min-np 1", "--slots-per-host 2", "--jsrun"])
+def test_ranks_of_an_elastic_job_know_that_it_is_one() -> None:
+    given = ["--horovod", "--min-num-proc", "1", "--blacklist-cooldown-range", "2", "9", "true"]
+    values = parse_flags(translated(given, {})[0]).values
+    assert values["min-np"] == 1
+    assert values["blacklist-cooldown-range"] == (2.0, 9.0)
+    assert "HOROVOD_ELASTIC=1" in values["x"]  # type: ignore[operator]
+    assert values["x"] != parse_flags(translated(["--horovod", "true"], {})[0]).values["x"]
+
+
+@pytest.mark.parametrize("flag", ["--jsrun"])
 def test_what_cannot_be_served_is_said(flag: str) -> None:
     with pytest.raises(UsageError, match=f"--horovod: {flag.split()[0]} .*leave it out"):
         translated(["--horovod", "-np", "2", *flag.split(), "true"], {})
