@@ -141,8 +141,9 @@ def __getattr__(name: str) -> Any:
         value: Any = _version()
     elif name in __all__:
         value = _load(name)
-    elif name == "ps":
-        value = importlib.import_module(f"{__name__}.ps")
+    elif name in ("elastic", "ps"):
+        importlib.import_module("torch")
+        value = importlib.import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module 'mydist' has no attribute {name!r}")
     globals()[name] = value

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +18,7 @@ import torch
 from deep import deep
 
 from multiproc.containers import need_namespaces
-from multiproc.job import launch, launcher_command, run
+from multiproc.job import job_environment, launch, launcher_command, run
 
 # Slow: a run of the whole suite has half of these, the next one the other half.
 pytestmark = pytest.mark.turns(2)
@@ -336,3 +339,34 @@ def test_a_plot_without_matplotlib_is_refused_before_training(
     comparison.check_plot(None)
     with pytest.raises(SystemExit, match="--plot needs Matplotlib: pip install matplotlib"):
         comparison.check_plot(Path("plot.png"))
+
+
+def test_an_elastic_job_is_killed_and_grown(tmp_path: Path) -> None:
+    """One rank of the hosts that the script prints, then three; then one of them is killed."""
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("localhost:1\n")
+    script = str(EXAMPLES / "train_elastic.py")
+    flags = ["--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {hosts}"]
+    flags += ["--blacklist-cooldown-range", "100"]
+    arguments = ["--samples", "600", "--epochs", "1000", "--pause", "0.01"]
+    command = [sys.executable, "-m", "mydist.launcher", *flags, sys.executable, script, *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=job_environment(), text=True
+    ) as job:
+        assert job.stdout is not None
+
+        def wait_for(pattern: str) -> re.Match[str]:
+            assert job.stdout is not None
+            found = (re.search(pattern, line) for line in job.stdout)
+            return next(match for match in found if match)
+
+        try:
+            wait_for("epoch 1 on 1 ranks: loss")
+            hosts.write_text("localhost:3\n")
+            victim = wait_for(r"rank 0 of 3 \(pid (\d+)\)")
+            wait_for("epoch .* on 3 ranks: loss")
+            os.kill(int(victim[1]), signal.SIGKILL)
+            wait_for("epoch .* on 2 ranks: loss")
+        finally:
+            job.terminate()
+    assert job.returncode == 143

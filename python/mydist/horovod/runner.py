@@ -129,7 +129,7 @@ def _refuse_elastic(**arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise NotImplementedError(
-                f"run: {name} is for elastic jobs, which mydist does not have yet; leave it out"
+                f"run: {name} is for elastic jobs, which `mydistrun --min-np` starts; leave it out"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...elastic import HostsUpdatedInterrupt
 from ...errors import HorovodInternalError
 
 __all__ = [
@@ -10,15 +11,6 @@ __all__ = [
     "HostsUpdatedInterrupt",
     "get_version_mismatch_message",
 ]
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """The hosts of an elastic job have changed."""
-
-    def __init__(self, skip_sync: bool) -> None:
-        """`skip_sync`: whether the state needs no synchronization."""
-        super().__init__(skip_sync)
-        self.skip_sync = skip_sync
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ....elastic import TorchState
 from .unavailable import unavailable
 
 __all__ = [
@@ -18,16 +19,8 @@ __all__ = [
 ]
 
 
-class TorchState:
-    """Cannot be made: mydist has no elastic jobs yet."""
-
-    def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
-        """Raises NotImplementedError."""
-        raise unavailable("TorchState")
-
-
 class StateHandler:
-    """Cannot be made: mydist has no elastic jobs yet."""
+    """Cannot be made: `TorchState` keeps values by their own state dicts."""
 
     def __init__(self, value: Any) -> None:
         """Raises NotImplementedError."""

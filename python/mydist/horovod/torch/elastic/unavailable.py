@@ -1,4 +1,4 @@
-"""The error of everything that needs an elastic job."""
+"""The error of what elastic jobs of mydist do not have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 def unavailable(name: str) -> NotImplementedError:
     """What using the name is."""
     return NotImplementedError(
-        f"hvd.elastic.{name} needs ranks that come and go, which mydist does not have yet. Save "
-        'with mydist.Checkpoint(folder, …, resume="auto") and start the job again: it goes on from '
-        "there"
+        f"hvd.elastic.state.{name} is not there: give TorchState a value with state_dict() and "
+        "load_state_dict() instead"
     )
