@@ -352,6 +352,7 @@ def test_a_state_of_other_patterns_is_that_of_another_strategy(name: str) -> Non
             with pytest.warns(UserWarning, match="was saved by .* and is loaded into") as said:
                 one.optimizer.load_state_dict(shared)
             assert said[0].filename == __file__
+            assert "{loader}" not in str(said[0].message)
             assert one.optimizer.load_rank_state_dict(own), "steps of the ranks are lost"
             assert all(run.steps == 6 for run in one.optimizer._distribution.runs)
             for key, parameter in one.model.items():

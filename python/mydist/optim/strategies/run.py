@@ -33,8 +33,8 @@ when_joining(_leave)
 def warn_of_another(saver: str, loader: str, stacklevel: int) -> None:
     """Says that the state of one strategy, or several, is of no use to others."""
     warnings.warn(
-        f"the optimizer's state was saved by {saver} and is loaded into {loader}, which "
-        "cannot use its anchors and momenta; {loader} starts from the present parameters",
+        f"the optimizer's state was saved by {saver} and is loaded into {loader}, which cannot "
+        f"use its anchors and momenta. {loader} starts from the present parameters",
         stacklevel=stacklevel,
     )
 
