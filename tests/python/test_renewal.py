@@ -62,13 +62,27 @@ def test_what_is_made_anew_keeps_no_optimizer_alive() -> None:
     gc.disable()
     try:
         model = torch.nn.Linear(3, 1)
-        optimizer = md.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-        gone = weakref.ref(optimizer)
+        optimizer = md.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), groups=1
+        )
+        gone, weight = weakref.ref(optimizer), weakref.ref(model.weight)
         renew_all()
-        del optimizer
+        del optimizer, model
         assert gone() is None
+        assert weight() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.usefixtures("job")
+def test_what_an_earlier_job_had_is_freed() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = md.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    path = weakref.ref(next(iter(optimizer._distribution.paths)))
+    renew_all()
+    gc.collect()
+    assert path() is None
+    one_step(model, optimizer)
 
 
 @pytest.mark.usefixtures("job")

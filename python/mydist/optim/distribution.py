@@ -5,6 +5,7 @@ A share is the parameters that one strategy trains; see 0029.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +111,7 @@ class Distribution:
     warned: bool = False
     registered: set[int] = field(default_factory=set)  # id() of parameters with a hook.
     renewal: Renewal | None = None
+    finalizers: list[weakref.finalize[..., Any]] = field(default_factory=list)  # Of paths.
 
     def __post_init__(self) -> None:
         self._all = list(self.shares.values())

@@ -162,14 +162,7 @@ def _wrap(
         shares = make_shares(strategies, list(names.of(of)), buffers, job_of, path_of)
         compared = description(shares) + (f", compression={codecs}" if codecs else "")
         consistency = ConsistencyCheck(check_interval(), options.process_set, compared)
-        return Distribution(
-            shares,
-            names,
-            consistency,
-            units,
-            options.sparse_as_dense,
-            renewal=Renewal(make, members),
-        )
+        return Distribution(shares, names, consistency, units, options.sparse_as_dense)
 
     is_plain = all(isinstance(s, SynchronousGradients) for s in strategies.values())
     steps: type[DistributedSteps] = AdasumSteps if is_adasum else DistributedSteps
@@ -178,4 +171,7 @@ def _wrap(
             (CodecSteps, CodecStrategySteps) if codecs else (DistributedSteps, StrategySteps)
         )
         steps = plain if is_plain else other
-    return wrap(optimizer, steps, make(optimizer), members)
+    distribution = make(optimizer)
+    # Not in `make`: a function that names itself is freed by the garbage collector only.
+    distribution.renewal = Renewal(make, members)
+    return wrap(optimizer, steps, distribution, members)

@@ -32,8 +32,7 @@ def wrap(
     earlier: Distribution | None = optimizer.__dict__.get("_distribution")
     if earlier is not None:
         earlier.expect_replaceable()
-        for path in earlier.paths:
-            path.remove()
+        _end_paths(earlier)
     wrapper_class = type(f"{kind}{base.__name__}", (steps, base), {"__doc__": base.__doc__})
     wrapped = cast(torch.optim.Optimizer, object.__new__(wrapper_class))
     wrapped.__dict__ = optimizer.__dict__
@@ -63,12 +62,12 @@ def renew_all() -> None:
                 f"{type(optimizer).__name__}: its state lies in slices on the ranks of the job "
                 "that has ended; use DistributedOptimizer in an elastic job"
             )
-        for path in distribution.paths:
-            path.remove()
+        _end_paths(distribution)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
         fresh = renewal.make(optimizer)
+        fresh.renewal = renewal
         _attach(optimizer, fresh)
         _register(optimizer, fresh, renewal.groups)
 
@@ -88,8 +87,16 @@ def _register(
 ) -> None:
     # Hooks keep the path alive through the parameters; they must not outlive the optimizer.
     for path in distribution.paths:
-        weakref.finalize(wrapped, path.remove).atexit = False
+        finalizer = weakref.finalize(wrapped, path.remove)
+        finalizer.atexit = False
+        distribution.finalizers.append(finalizer)
     distribution.register(wrapped, groups)
+
+
+def _end_paths(distribution: Distribution) -> None:
+    """Removes its hooks. A finalizer would keep a path, and what it has, until its object ends."""
+    for finalizer in distribution.finalizers:
+        finalizer()
 
 
 def base_class(optimizer: torch.optim.Optimizer) -> Any:
