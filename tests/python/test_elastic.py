@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
 
 import mydist as md
 from mydist.elastic import sampler as sampler_module
+from mydist.elastic import state as state_module
 from mydist.elastic.run import refuse_other_launchers
 from mydist.elastic.state import copied
 
@@ -132,6 +134,26 @@ def test_the_state_goes_back_to_the_last_commit(job: None) -> None:
         assert (state.epoch, state.seen) == (4, [1, 2])
         now = [model.state_dict(), optimizer.state_dict(), scheduler.state_dict()]
         torch.testing.assert_close(now, kept, rtol=0, atol=0)
+
+
+def test_samples_that_any_rank_recorded_are_in_the_state_that_all_get(
+    job: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def broadcast(value: Any, root: int, name: str) -> Any:
+        told.append(value)
+        return value
+
+    monkeypatch.setattr(state_module, "size", lambda: 2)
+    monkeypatch.setattr(state_module, "broadcast_object", broadcast)
+    monkeypatch.setattr(sampler_module, "allgather_object", lambda own: [own, (0, [4])])
+    sampler = md.elastic.ElasticSampler(range(6), shuffle=False)
+    sampler.record_indices([2])
+    md.elastic.TorchState(sampler=sampler).sync()
+    ((small, _),) = told
+    assert small["sampler"]["indices"] == [2, 4]
+    assert sampler.state_dict()["indices"] == [2, 4]
 
 
 def test_copies_use_their_memory_again() -> None:

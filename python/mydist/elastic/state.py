@@ -126,6 +126,9 @@ class TorchState:
     def _receive(self, commit: int, root: int) -> int:
         """Takes everything from rank `root`; returns the number of its commit."""
         values = {name: getattr(self, name) for name in self._names}
+        for value in values.values():
+            if isinstance(value, ElasticSampler):  # First, as all get the state of one rank then.
+                value.merge()
         large = {n: v for n, v in values.items() if isinstance(v, _SENT_AS_TENSORS)}
         small = {
             name: value.state_dict() if _has_state_dict(value) else value
@@ -145,8 +148,6 @@ class TorchState:
                 broadcast_parameters(tensors, root)
             elif isinstance(value, torch.optim.Optimizer):
                 broadcast_optimizer_state(value, root)
-            elif isinstance(value, ElasticSampler):
-                value.merge()
         return int(commit)
 
 
@@ -188,6 +189,6 @@ def _refuse_slices(name: str, value: Any) -> None:
     if isinstance(value, DistributedSteps) and value._cuts_state:
         raise ValueError(
             f"TorchState: {name} is a {type(value).__name__}, whose state lies in slices on the "
-            "ranks, so that of a lost rank is lost; use DistributedOptimizer, or "
-            "mydist.Checkpoint and a new start"
+            "ranks. The slice of a lost rank is lost with it; use DistributedOptimizer, or save "
+            "with mydist.Checkpoint and start the job again"
         )
