@@ -63,8 +63,8 @@ def _script_missing(script: str) -> LaunchError:
 def require_runnable(program: str) -> None:
     """Raises LaunchError with 126 when the kernel would find nothing that runs the program.
 
-    It says of a script that the script does not exist when its interpreter does not, and the same
-    of a binary without its loader. mpirun takes twenty lines to say that.
+    It says that a script does not exist when its interpreter does not, and that a binary does not
+    exist without its loader. mpirun takes twenty lines to say that.
     """
     script = program
     for _ in range(_MOST_INTERPRETERS):

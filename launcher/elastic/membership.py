@@ -293,8 +293,8 @@ def _choose(
 ) -> tuple[list[Member], tuple[int, ...]]:
     """The members of the next epoch, and the ready workers that are told to end.
 
-    Those whose slots were taken away stay for one more epoch where too few are left, and one of
-    them where nobody else has the state. It may be one more than --max-np.
+    Those whose slots were taken away stay for one more epoch where too few are left. One of them
+    stays where nobody else has the state; then there may be one more than --max-np.
     """
     in_order = sorted(ready, key=lambda m: (-m.commit, m.rank < 0, m.rank, m.worker))
     staying = [m for m in in_order if m.slot in wanted][: settings.max_np]

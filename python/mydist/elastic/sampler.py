@@ -60,7 +60,7 @@ class ElasticSampler(Sampler[int]):
     was recorded after it is.
 
     All ranks get equally many samples. If what is left is no multiple of their number, the last
-    ones, at most size() - 1 of them, are samples of this epoch that come a second time.
+    ones come a second time in this epoch; these are at most size() - 1.
 
     Args:
         dataset: anything with a length.

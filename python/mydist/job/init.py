@@ -90,8 +90,8 @@ def _check_elastic(comm: Any, sets: Any) -> None:
         raise ValueError("init: comm is given, but an elastic job is always one of all its ranks")
     if sets:
         raise ValueError(
-            "init: process_sets is given, but process sets end with an epoch of an elastic job; "
-            "call add_process_set() after init() and in a callback of "
+            "init: process_sets is given, but process sets end with an epoch of an elastic job. "
+            "Call add_process_set() after init() and in a callback of "
             "TorchState.register_reset_callbacks"
         )
 
