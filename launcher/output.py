@@ -234,11 +234,15 @@ class OutputFiles:
         self._files: dict[tuple[int, int], int] = {}
         self._directory = directory
         self._children = children
-        for child in children.everyone:
-            self.add(child)
+        try:
+            for child in children.everyone:
+                self.add(child)
+        except LaunchError:
+            self.close()
+            raise
 
     def add(self, child: int) -> None:
-        """Creates those of a child. Raises LaunchError; then all files are closed."""
+        """Creates those of a child. Raises LaunchError; those of the others stay open."""
         place = self._directory / self._children.folder(child)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         flags |= os.O_NONBLOCK  # Opening a named pipe would wait for its reader.
@@ -249,7 +253,7 @@ class OutputFiles:
                 if kind := irregular_kind(os.fstat(fd).st_mode):
                     raise OSError(errno.EEXIST, f"its {name} is {kind}")
         except OSError as error:
-            self.close()
+            self.remove(child)
             raise LaunchError(
                 f"--output-filename {str(self._directory)!r}: cannot create {str(place)!r}: "
                 f"{error.strerror}; give a directory you may write to"
@@ -272,6 +276,12 @@ class OutputFiles:
                 f"{error.strerror}; the file ends here, the job continues"
             )
         return None
+
+    def remove(self, child: int) -> None:
+        """Closes those of a child. Idempotent."""
+        for stream in (STDOUT, STDERR):
+            if (fd := self._files.pop((child, stream), None)) is not None:
+                os.close(fd)
 
     def close(self) -> None:
         """Closes all files. Idempotent."""

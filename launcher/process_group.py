@@ -150,6 +150,13 @@ class ProcessGroup:
             self.close()
             raise _start_error(error, command) from None
 
+    def start_further(self, command: ChildCommand) -> None:
+        """Starts one more, or raises LaunchError as `start`; the other children go on."""
+        try:
+            self._start_child(command)
+        except OSError as error:
+            raise _start_error(error, command) from None
+
     def make_folder(self, parent: str | None) -> str:
         """A new folder of this user alone, by default where temporary files go.
 
@@ -261,7 +268,14 @@ class ProcessGroup:
             _close(writer_fd)
         assert popen.stdout is not None and popen.stderr is not None
         pipes: dict[int, IO[bytes]] = {STDOUT: popen.stdout, STDERR: popen.stderr}
-        entry = _Entry(command, popen, os.pidfd_open(popen.pid), pipes, address_fd)
+        try:
+            pidfd = os.pidfd_open(popen.pid)
+        except OSError:  # Nobody would hear of its end.
+            popen.kill()
+            popen.wait()
+            _close(address_fd)
+            raise
+        entry = _Entry(command, popen, pidfd, pipes, address_fd)
         self._entries[command.child] = entry
         self._sessions.add(popen.pid)
         self._tell_guard(b"%c%d" % (b"~" if self._die_gently else b"+", popen.pid))

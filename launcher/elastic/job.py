@@ -209,11 +209,11 @@ class ElasticJob(Job):
         self._slots[worker] = slot
         host = Host(slot.host, 1)
         self._workers.add(worker, host, slot.number)
-        self._output.add_child(worker)
         self._spawn(self._start_process(worker, host))
 
     async def _start_process(self, worker: int, host: Host) -> None:
         try:
+            self._output.add_child(worker)
             await self._starter.start_worker(worker, host)
         except LaunchError as error:
             self._note_once(f"mydistrun: {error}")

@@ -69,7 +69,7 @@ class ElasticPlatform(DirectPlatform):
             assert self._group is not None
             shared = environment_here(self._spec, self._launch.environment)
             near = next(iter(self._ports))
-            self._group.start([self._worker_command(worker, self._argv, shared, near)])
+            self._group.start_further(self._worker_command(worker, self._argv, shared, near))
             return
         remote = await self._remote(host)
         shared = environment_there(self._spec, self._launch.environment)

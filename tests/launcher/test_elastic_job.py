@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -277,6 +278,51 @@ def live(member):
     code, said, err = elastic.run(live, "-np", "2", "--min-np", "1")
     assert code == 9, err
     assert list(epochs(said)) == [1], "nobody begins the work again"
+
+
+def test_a_worker_without_output_files_does_not_start(elastic: Elastic, tmp_path: Path) -> None:
+    live = """
+def live(member):
+    member.meet()
+    if member.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    member.meet(commit=1, lost=True)
+    while not os.path.exists("logs/worker.3"):
+        time.sleep(0.02)
+    member.send(done=True)
+"""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker.2").write_text("")
+    flags = ["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0.1,1"]
+    flags += ["--output-filename", "logs"]
+    code, said, err = elastic.run(live, *flags)
+    assert code == 0, err
+    assert [len(members) for members in epochs(said).values()] == [2, 1]
+    assert re.search(r"cannot create '.*worker\.2': File exists", err)
+    assert b"epoch 2" in (tmp_path / "logs" / "worker.0" / "stdout").read_bytes()
+
+
+def test_a_worker_that_cannot_be_started_ends_no_other(
+    mydistrun: Mydistrun, tmp_path: Path
+) -> None:
+    live = """
+def live(member):
+    member.meet()
+    if member.rank == 1:
+        os.remove("program")
+        os.kill(os.getpid(), signal.SIGKILL)
+    member.meet(commit=1, lost=True)
+    time.sleep(1)
+    member.send(done=True)
+"""
+    script = mydistrun.script(f"{MEMBER}\n{live}\nlive(Member())\n")
+    flags = ["--blacklist-cooldown-range", "0.2,60"]
+    (tmp_path / "program").write_text(f'#!/bin/sh\nexec "{sys.executable}" {script}\n')
+    (tmp_path / "program").chmod(0o755)
+    code, out, err = mydistrun.run("-np", "2", "--min-np", "1", *flags, "./program")
+    assert code == 0, err
+    assert b"epoch 2: worker 0 on localhost is rank 0 of 1" in out
+    assert re.search(r"command '.*program' not found", err)
 
 
 def test_a_rank_that_leaves_early_fails_the_job(elastic: Elastic) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.children import Children
+from mydist.launcher.elastic.workers import Workers
 from mydist.launcher.errors import LaunchError
 from mydist.launcher.hosts import Host
 from mydist.launcher.output import (
@@ -218,6 +219,19 @@ def test_output_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LaunchError, match=r"cannot create '.*rank\.0': Not a directory; give a"):
         OutputFiles(tmp_path / "file", children(1))
+
+
+def test_a_child_without_files_leaves_those_of_others_open(tmp_path: Path) -> None:
+    workers = Workers()
+    workers.add(0, Host("a", 1), 0)
+    files = OutputFiles(tmp_path, workers)
+    workers.add(1, Host("a", 1), 1)
+    (tmp_path / "worker.1").write_text("")
+    with pytest.raises(LaunchError, match=r"cannot create '.*worker\.1': File exists; give a"):
+        files.add(1)
+    files.write(0, 1, b"a\n")
+    files.close()
+    assert (tmp_path / "worker.0" / "stdout").read_bytes() == b"a\n"
 
 
 def test_a_link_in_the_output_directory_is_not_followed(tmp_path: Path) -> None:
