@@ -218,6 +218,10 @@ class ElasticJob(Job):
         except LaunchError as error:
             self._note_once(f"mydistrun: {error}")
             self._end(worker, error.exit_code, lost="it could not be started")
+            return
+        # Its host may have answered after the signals that were meant for it, too.
+        if worker in self._expected or self._stop.running:
+            self._platform.send_signal(signal.SIGKILL, range(worker, worker + 1))
 
     def _end_worker(self, worker: int, reason: str) -> None:
         """It is killed. With a reason its slot rests as after any loss."""
@@ -231,12 +235,13 @@ class ElasticJob(Job):
         self._platform.send_signal(signal.SIGKILL, range(worker, worker + 1))
 
     def _dismiss(self, worker: int) -> None:
-        """A rank whose slot was taken away ends by itself, or is killed."""
+        """A rank that is not needed any more ends by itself, or is killed."""
         if worker in self._expected:
             return
         self._expected.add(worker)
-        self._starter.send(worker, {"end": "its slot is not offered any more"})
-        self._output.note(f"mydistrun: {self._full_name(worker)} leaves: its slot was taken away")
+        reason = "the work is done" if self._book.finishing else "its slot was taken away"
+        self._starter.send(worker, {"end": reason})
+        self._output.note(f"mydistrun: {self._full_name(worker)} leaves: {reason}")
         self._book.end(worker, time.monotonic(), counts=False)
         self._loop.call_later(
             self._spec.stop_timeout,

@@ -280,6 +280,22 @@ def live(member):
     assert list(epochs(said)) == [1], "nobody begins the work again"
 
 
+def test_a_rank_that_waits_when_the_work_is_done_leaves(elastic: Elastic) -> None:
+    live = """
+def live(member):
+    member.meet()
+    if member.rank == 1:
+        member.meet(commit=1, lost=True)
+    time.sleep(0.3)
+    member.send(done=True)
+    time.sleep(0.3)
+"""
+    code, said, err = elastic.run(live, "-np", "2", "--min-np", "1")
+    assert code == 0, err
+    assert "worker 1 is dismissed" in said
+    assert "leaves: the work is done" in err
+
+
 def test_a_worker_without_output_files_does_not_start(elastic: Elastic, tmp_path: Path) -> None:
     live = """
 def live(member):
@@ -413,3 +429,27 @@ def live(member):
     assert epochs(said)[3][0] == (0, 0)
     assert epochs(said)[3][1][0] > 2
     assert "Connection refused" in err
+
+
+def test_a_host_that_answers_after_the_work_starts_nothing(
+    elastic: Elastic, tmp_path: Path, fake_ssh: Path
+) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    waits = "touch asked\nuntil [ -e over ]; do sleep 0.02; done\nexec env"
+    ssh.write_text(ssh.read_text().replace("exec env", waits))
+    (tmp_path / "hosts").write_text("localhost:1\n")
+    live = """
+def live(member):
+    member.meet()
+    with open("hosts", "a") as hosts:
+        hosts.write("127.0.0.2:1\\n")
+    while not os.path.exists("asked"):
+        time.sleep(0.02)
+    member.send(done=True)
+    time.sleep(0.5)
+    open("over", "w").close()
+"""
+    flags = ["--min-np", "1", "--host-discovery-script", "cat hosts", "--ssh-local"]
+    code, said, err = elastic.run(live, *flags)
+    assert code == 0, err
+    assert epochs(said) == {1: [(0, 0)]}
