@@ -96,9 +96,13 @@ void IoThreads::LeavePlace() {
 bool IoThreads::Drive(const std::function<bool()>& is_over, const std::function<bool()>& is_idle,
                       TimePoint deadline) {
   MYDIST_CHECK(is_drivable_);
+  if (process_ != getpid()) return false;  // The thread is not in a forked child.
   {
     MutexLock lock(place_);
-    if (is_driven_) return false;
+    if (is_driven_) {
+      is_wanted_ = true;
+      return false;
+    }
     is_driven_ = true;
     if (has_thread_) asio::post(context_, [] {});  // It may sleep.
     while (has_thread_) place_changed_.Wait(place_);
@@ -109,8 +113,9 @@ bool IoThreads::Drive(const std::function<bool()>& is_over, const std::function<
   const TimePoint back_at = is_idle() ? Now() + kAway : kPast;
   MutexLock lock(place_);
   is_driven_ = false;
-  back_at_ = back_at;
-  if (is_called_ || back_at == kPast) place_changed_.NotifyAll();
+  // Another caller may have come since the look at what is in flight, and waits for the thread.
+  back_at_ = std::exchange(is_wanted_, false) ? kPast : back_at;
+  if (is_called_ || back_at_ == kPast) place_changed_.NotifyAll();
   return true;
 }
 
@@ -118,6 +123,7 @@ void IoThreads::Attend() {
   MutexLock lock(place_);
   back_at_ = kPast;
   if (is_driven_) {
+    is_wanted_ = true;
     asio::post(context_, [] {});
   } else if (!has_thread_) {
     place_changed_.NotifyAll();

@@ -64,6 +64,7 @@ class IoThreads final : public Io {
   const bool is_drivable_;
   bool is_driven_ MYDIST_GUARDED_BY(place_) = false;   // A caller has the place or waits for it.
   bool has_thread_ MYDIST_GUARDED_BY(place_) = false;  // The thread has it.
+  bool is_wanted_ MYDIST_GUARDED_BY(place_) = false;   // Has to come back after this drive.
   bool is_called_ MYDIST_GUARDED_BY(place_) = false;   // Whether the thread waits to be woken.
   bool is_ending_ MYDIST_GUARDED_BY(place_) = false;
   TimePoint back_at_ MYDIST_GUARDED_BY(place_) = kPast;  // When it takes the place again.
