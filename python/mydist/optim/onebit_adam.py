@@ -69,11 +69,12 @@ class OneBitAdam(torch.optim.Optimizer):
         """m with this rank's gradient in it: what the ranks average in place of gradients.
 
         Args:
+            gradient: of the parameter's shape, of any type and device; the result has those, too.
             scale: of the loss, and so of the gradient; the result has it, too.
         """
         beta = self._beta_of(parameter)
         mean: torch.Tensor = self.state[parameter]["exp_avg"]
-        return mean.mul(beta * scale).add_(gradient, alpha=1 - beta)
+        return mean.to(gradient).mul(beta * scale).add_(gradient, alpha=1 - beta)
 
     def take_momentum(self, parameter: torch.Tensor) -> None:
         """Says that `.grad` of the parameter is the averaged momentum in the next step."""

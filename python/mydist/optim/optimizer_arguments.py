@@ -88,7 +88,10 @@ def check_compression(compression: Any, names: Sequence[str] | None = None) -> N
 
 
 def _compression_of(
-    optimizer: torch.optim.Optimizer, compression: Any, strategies: Mapping[str, Strategy]
+    optimizer: torch.optim.Optimizer,
+    compression: Any,
+    op: ReduceOp,
+    strategies: Mapping[str, Strategy],
 ) -> Any:
     """What compresses the gradients of this optimizer. Raises ValueError where they do not fit."""
     if not isinstance(optimizer, OneBitAdam):
@@ -97,6 +100,11 @@ def _compression_of(
         raise ValueError(
             "DistributedOptimizer: OneBitAdam needs communication=SynchronousGradients(), as its "
             "momentum travels in each step"
+        )
+    if op != Average:
+        raise ValueError(
+            f"DistributedOptimizer: op={op}, expected op=Average for OneBitAdam, as a sum of "
+            "momenta would grow with each step. Scale the loss instead"
         )
     if isinstance(compression, OneBit):
         return compression
@@ -121,7 +129,7 @@ def checked_compression(
     Raises ValueError for what does not compress the gradients of these names. Codecs do not work
     with every operation, nor a dict with every strategy.
     """
-    compression = _compression_of(optimizer, compression, strategies)
+    compression = _compression_of(optimizer, compression, op, strategies)
     check_compression(compression, names)
     sends_gradients = all(isinstance(one, SynchronousGradients) for one in strategies.values())
     if isinstance(compression, Mapping) and not sends_gradients:

@@ -63,6 +63,27 @@ def onebit_adam_averages_exact_momenta_where_nothing_is_encoded() -> None:
     assert (found - mean).abs().max() < 1e-6
 
 
+@check(min_size=2, cases=[(torch.float32,), (torch.bfloat16,)])
+def onebit_adam_takes_parameters_in_any_order_of_memory(dtype: torch.dtype) -> None:
+    """Momenta lie as the parameter does, and travel in the order of its elements."""
+    ends = []
+    for order in (torch.contiguous_format, torch.channels_last):
+        values = torch.zeros(ROWS, 16, 4, 4, dtype=dtype)
+        weight = torch.nn.Parameter(values.contiguous(memory_format=order))
+        plain = md.OneBitAdam([weight], lr=0.01, freeze_step=2)
+        onebit = md.Compression.onebit(force=True)
+        optimizer = md.DistributedOptimizer(plain, [("weight", weight)], onebit)
+        for step in range(4):
+            optimizer.zero_grad()
+            gradient = gradients_of(md.rank(), step)[0].view(weight.shape)
+            # Eighths: the order in which ranks add them up makes no difference.
+            (weight * (gradient * 8).round().div(8).to(dtype)).sum().backward()
+            optimizer.step()
+        expect_same_bits(weight, "weight")
+        ends.append(raw(weight))
+    assert ends[0] == ends[1]
+
+
 @check(min_size=2)
 def onebit_adam_takes_no_other_codec_and_no_strategy() -> None:
     def make(ps: list[torch.nn.Parameter]) -> Any:
@@ -73,4 +94,8 @@ def onebit_adam_takes_no_other_codec_and_no_strategy() -> None:
     raises(
         lambda: md.DistributedOptimizer(make([weight]), communication=md.LocalSGD(2)),
         "OneBitAdam needs communication=SynchronousGradients()",
+    )
+    raises(
+        lambda: md.DistributedOptimizer(make([weight]), op=md.Sum),
+        "expected op=Average for OneBitAdam",
     )

@@ -154,7 +154,7 @@ class CodecPath(HookedPath):
         parameter = gradient.parameter
         scale = self._settings.units_of(parameter)[1] or 1.0
         momentum = optimizer.local_momentum(parameter, values.view(parameter.shape), scale)
-        return momentum.view(-1)
+        return momentum.reshape(-1)  # A copy where the parameter has another order in memory.
 
     def _start_raw(self, gradient: Gradient) -> None:
         compression = self._compression_of(gradient)
@@ -231,7 +231,8 @@ class CodecPath(HookedPath):
                     grad.copy_(value.view(grad.shape))
         if (optimizer := self._settings.momentum_of()) is not None:
             for gradient in bucket.gradients:
-                optimizer.take_momentum(gradient.parameter)
+                if gradient.ready:  # A frozen one may have a gradient of an earlier step.
+                    optimizer.take_momentum(gradient.parameter)
 
     def _take(self, raw: list[_Raw], results: list[torch.Tensor]) -> None:
         """Takes the step into account in what is kept, and writes the other results.
