@@ -208,11 +208,12 @@ class DistributedSteps(torch.optim.Optimizer):
         """Adds parameters, which are then reduced as well; call it alike on every rank.
 
         Raises:
-            ValueError: a strategy has begun with anchors of its present parameters, or no pattern
-                takes a new one.
+            ValueError: a strategy has begun with anchors of its present parameters, no pattern
+                takes a new one, or the group has a momentum besides that of a codec.
         """
         super().add_param_group(param_group)
         try:
+            self._distribution.check_groups(self)
             self._distribution.register(self)
         except ValueError:
             self.param_groups.pop()

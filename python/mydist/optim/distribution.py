@@ -95,6 +95,7 @@ class Distribution:
         has_local: whether there is a share whose gradients it does not reduce.
         renewal: makes another one with the same settings for a new job, and the groups of
             parameters to register; None where that cannot be.
+        check_groups: raises ValueError for parameter groups that the compression does not fit.
     """
 
     shares: Mapping[str, Share]  # By pattern; "*" if there is one strategy.
@@ -112,6 +113,7 @@ class Distribution:
     registered: set[int] = field(default_factory=set)  # id() of parameters with a hook.
     renewal: Renewal | None = None
     finalizers: list[weakref.finalize[..., Any]] = field(default_factory=list)  # Of paths.
+    check_groups: Callable[[torch.optim.Optimizer], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._all = list(self.shares.values())

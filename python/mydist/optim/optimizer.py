@@ -142,7 +142,11 @@ def _wrap(
     buffers: Sequence[tuple[str, torch.Tensor]],
 ) -> torch.optim.Optimizer:
     """Chooses the paths of the gradients, and the methods that go with them."""
-    refuse_second_momentum(options.compression, optimizer, list(names.of(optimizer)))
+
+    def check_groups(of: torch.optim.Optimizer) -> None:
+        refuse_second_momentum(options.compression, of, list(names.of(of)))
+
+    check_groups(optimizer)
     is_adasum = options.op == ReduceOp.ADASUM
     codecs = choice.text(choice.by_pattern(options.compression))
     is_mapping = isinstance(options.compression, Mapping)  # So no strategy sends anything.
@@ -162,7 +166,14 @@ def _wrap(
         shares = make_shares(strategies, list(names.of(of)), buffers, job_of, path_of)
         compared = description(shares) + (f", compression={codecs}" if codecs else "")
         consistency = ConsistencyCheck(check_interval(), options.process_set, compared)
-        return Distribution(shares, names, consistency, units, options.sparse_as_dense)
+        return Distribution(
+            shares,
+            names,
+            consistency,
+            units,
+            options.sparse_as_dense,
+            check_groups=check_groups,
+        )
 
     is_plain = all(isinstance(s, SynchronousGradients) for s in strategies.values())
     steps: type[DistributedSteps] = AdasumSteps if is_adasum else DistributedSteps

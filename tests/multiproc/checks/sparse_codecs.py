@@ -196,8 +196,8 @@ def dgc_with_another_momentum_is_refused() -> None:
     groups = [{"params": [bias], "momentum": 0.0}, {"params": [weight], "momentum": 0.9}]
     named = [("weight", weight), ("bias", bias)]
 
-    def wrap(plain: torch.optim.Optimizer, compression: Any) -> None:
-        md.DistributedOptimizer(plain, named, compression)
+    def wrap(plain: torch.optim.Optimizer, compression: Any) -> Any:
+        return md.DistributedOptimizer(plain, named, compression)
 
     group_1 = ("dgc(ratio=0.001, momentum=0.9", "group 1 has momentum=0.9")
     raises(lambda: wrap(torch.optim.SGD(groups, lr=0.1), C.dgc()), *group_1)
@@ -207,6 +207,10 @@ def dgc_with_another_momentum_is_refused() -> None:
     both = torch.optim.SGD([weight, bias], lr=0.1)
     mixed = {"bias": C.dgc(), "*": C.topk()}
     raises(lambda: wrap(both, mixed), "group 0 has parameters with topk(ratio=0.01)")
+    one = wrap(torch.optim.SGD([weight], lr=0.1), C.dgc())
+    later = {"params": [bias], "momentum": 0.9}
+    raises(lambda: one.add_param_group(later), "group 1 has momentum=0.9")
+    assert len(one.param_groups) == 1
 
 
 @check(min_size=2, cases=[(C.dgc(), "a momentum of gradients"), (C.powersgd(), "flat vectors")])
