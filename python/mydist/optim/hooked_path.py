@@ -18,7 +18,7 @@ def densify(parameter: torch.Tensor) -> None:
 
 def own_version(gradient: torch.Tensor) -> int | None:
     """Its version, unless it is a view of a larger tensor; see HasMemoryOfItsOwn in C++."""
-    shares = gradient.untyped_storage().nbytes() > gradient.nbytes
+    shares = not gradient.is_sparse and gradient.untyped_storage().nbytes() > gradient.nbytes
     return None if shares else gradient._version
 
 
@@ -36,6 +36,20 @@ class Gradient:
     context: Any = None
     hook: Any = None
     written: torch.cuda.Event | None = None  # Behind it, on a GPU, `reduced` is there.
+    sparse_dims: int = 0  # Where ranks have agreed that it is sparse.
+
+    def take(self) -> None:
+        """Holds the `.grad` that is there now."""
+        grad = self.parameter.grad
+        assert grad is not None
+        self.reduced, self.version = grad, own_version(grad)
+        if grad.is_cuda:
+            self.written = torch.cuda.current_stream(grad.device).record_event()
+
+    def replace(self, grad: torch.Tensor) -> None:
+        """Makes it the `.grad`, and holds it."""
+        self.parameter.grad = grad
+        self.take()
 
     def order_behind(self) -> torch.Tensor:
         """The gradient, for use on the current stream: hooks may have run on another one."""
@@ -173,9 +187,7 @@ class HookedPath(ABC):
             )
         gradient.ready = True
         self._in_flight.add(id(parameter))
-        gradient.reduced, gradient.version = parameter.grad, own_version(parameter.grad)
-        if parameter.grad.is_cuda:
-            gradient.written = torch.cuda.current_stream(parameter.device).record_event()
+        gradient.take()
         if not gradient.group:
             self._start([gradient])
             return

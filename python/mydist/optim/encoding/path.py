@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from ...codecs.codec import Codec
-from ...collectives import allreduce_async, synchronize
+from ...collectives import allreduce, allreduce_async, synchronize
 from ...collectives.compression import Compression, CompressorLike
+from ...collectives.sparse import sparse_allreduce_async
 from ...job.process_set import ProcessSet
+from ...reduce_op import Max
 from ..hooked_path import Gradient, HookedPath
 from ..name_patterns import checked_match
 from ..onebit_adam import OneBitAdam
@@ -100,6 +102,7 @@ class CodecPath(HookedPath):
         self._raw: list[_Raw] = []
         self._unplanned: list[Gradient] = []  # Ready, in the first step that has them.
         self._sent_raw: dict[str, str] = {}  # By name, why.
+        self._error: Exception | None = None  # The first of those that starting has met.
         live_paths.add(self)
 
     def add_parameter(
@@ -119,6 +122,7 @@ class CodecPath(HookedPath):
             if id(gradient) not in self._planned:
                 self._unplanned.append(gradient)
                 continue
+            _bring_into_layout(gradient)
             bucket = self._bucket_of.get(id(gradient))
             if bucket is None or not self._is_encoded(bucket):
                 self._start_raw(gradient)
@@ -134,16 +138,25 @@ class CodecPath(HookedPath):
     def _start_complete(self) -> None:
         """Starts the exchanges of whole buckets. Their order is the same on all ranks."""
         for bucket in self._buckets:
+            if self._error is not None:
+                return
             if bucket.stages is None and self._is_encoded(bucket):
-                if bucket.ready < len(bucket.gradients):
+                awaited = sum(map(_takes_part, bucket.gradients))
+                if bucket.ready < awaited:
                     return
-                self._start_bucket(bucket)
+                if awaited > 0:
+                    self._start_bucket(bucket)
 
     def _start_bucket(self, bucket: _Bucket) -> None:
-        bucket.values = [self._values_of(gradient) for gradient in bucket.gradients]
-        bucket.stages = bucket.exchange.run(bucket.values, self._step)
-        with self._meter.timed():
-            bucket.handle = next(bucket.stages)
+        """An error is raised when the step waits: by then all that flies can be waited for."""
+        try:
+            bucket.values = [self._values_of(gradient) for gradient in bucket.gradients]
+            stages = bucket.exchange.run(bucket.values, self._step)
+            with self._meter.timed():
+                bucket.handle = next(stages)
+            bucket.stages = stages  # Not before: what has not started has nothing to wait for.
+        except Exception as error:
+            self._error = self._error or error
 
     def _values_of(self, gradient: Gradient) -> torch.Tensor:
         """What is encoded: the gradient, or the momentum with it."""
@@ -158,34 +171,54 @@ class CodecPath(HookedPath):
 
     def _start_raw(self, gradient: Gradient) -> None:
         compression = self._compression_of(gradient)
-        handle = allreduce_async(
-            gradient.order_behind(),
-            name=gradient.name,
-            compression=Compression.none if isinstance(compression, Codec) else compression,
-            **self._settings.collectives,
-        )
+        values = gradient.order_behind()
+        if values.is_sparse:
+            # Factors before and after the sum cancel each other out; a sparse sum has none.
+            handle = sparse_allreduce_async(
+                values,
+                name=gradient.name,
+                op=self._settings.collectives["op"],
+                process_set=self._settings.process_set,
+            )
+        else:
+            handle = allreduce_async(
+                values,
+                name=gradient.name,
+                compression=Compression.none if isinstance(compression, Codec) else compression,
+                **self._settings.collectives,
+            )
         self._raw.append(_Raw(gradient, handle))
 
     def _finish(self) -> None:
-        self._plan_new()
-        for bucket in self._buckets:
-            if bucket.stages is None and self._is_encoded(bucket):
-                self._start_bucket(bucket)
-        raw, self._raw = self._raw, []
         try:
+            self._start_rest()
+            raw, self._raw = self._raw, []
             results = self._wait_for_all(raw)
             self._take(raw, results)
         finally:
+            self._unplanned.clear()
+            self._error = None
             for bucket in self._buckets:
                 bucket.ready, bucket.values, bucket.arrived = 0, [], None
                 bucket.stages, bucket.handle = None, -1
 
+    def _start_rest(self) -> None:
+        """Starts what backward has not started."""
+        try:
+            self._plan_new()
+        except Exception as error:
+            self._error = self._error or error
+        for bucket in self._buckets:
+            if bucket.stages is None and bucket.ready > 0 and self._is_encoded(bucket):
+                self._start_bucket(bucket)
+
     def _wait_for_all(self, raw: list[_Raw]) -> list[torch.Tensor]:
         """The sums of the raw ones; those of the buckets are at hand then.
 
-        Every handle has to be consumed before an error is raised.
+        Every handle has to be consumed before an error is raised. Buckets without an error go on,
+        as other ranks, which may have none, wait for their parts.
         """
-        first_error: Exception | None = None
+        first_error = self._error
         results = []
         running = [bucket for bucket in self._buckets if bucket.stages is not None]
         while running:
@@ -193,7 +226,7 @@ class CodecPath(HookedPath):
             for bucket in running:
                 try:
                     result = synchronize(bucket.handle)
-                    if first_error is None and self._advance(bucket, result):
+                    if self._advance(bucket, result):
                         following.append(bucket)
                 except Exception as error:
                     first_error = first_error or error
@@ -275,34 +308,54 @@ class CodecPath(HookedPath):
 
     def _plan_new(self) -> None:
         """Gives a bucket to each gradient that has none yet; frozen ones get one when thawed."""
-        new, self._unplanned = self._unplanned, []
-        if not new:
+        if not self._unplanned:
             return
         order = {id(gradient): number for number, gradient in enumerate(self._gradients)}
-        new.sort(key=lambda gradient: order[id(gradient)], reverse=True)  # As backward goes.
+        # As backward goes.
+        new = sorted(self._unplanned, key=lambda gradient: order[id(gradient)], reverse=True)
+        self._agree_on_layouts(new)
         open_buckets: dict[Codec, list[Gradient]] = {}
-        present = len(self._buckets)
+        buckets: list[_Bucket] = []
+        raw: list[Gradient] = []
         for gradient in new:
-            self._planned.add(id(gradient))
             codec, why_raw = self._codec_of(gradient)
             if codec is None:
                 self._sent_raw[gradient.name] = why_raw
-                self._start_raw(gradient)
+                raw.append(gradient)
                 continue
             members = open_buckets.setdefault(codec, [])
             held = sum(member.parameter.numel() for member in members)
             if members and (held + gradient.parameter.numel()) * 4 > BUCKET_BYTES:
-                self._add_bucket(codec, members)
+                buckets.append(self._bucket_with(codec, members))
                 members = open_buckets[codec] = []
             members.append(gradient)
-        for codec, members in open_buckets.items():
-            self._add_bucket(codec, members)
-        for bucket in self._buckets[present:]:
+        buckets += [self._bucket_with(codec, members) for codec, members in open_buckets.items()]
+        # All is planned or nothing: making a bucket calls codecs of users.
+        self._unplanned.clear()
+        self._planned.update(map(id, new))
+        self._buckets += buckets
+        for bucket in buckets:
+            self._bucket_of.update((id(gradient), bucket) for gradient in bucket.gradients)
             if not self._is_encoded(bucket):
-                for gradient in bucket.gradients:
-                    self._start_raw(gradient)
+                raw += bucket.gradients
+        for gradient in raw:
+            self._start_raw(gradient)
 
-    def _add_bucket(self, codec: Codec, gradients: list[Gradient]) -> None:
+    def _agree_on_layouts(self, gradients: list[Gradient]) -> None:
+        """A gradient is sparse on all ranks if it is on one; others may not have used its layer."""
+        held = [gradient.reduced for gradient in gradients]
+        own = [grad.sparse_dim() if grad is not None and grad.is_sparse else 0 for grad in held]
+        agreed = allreduce(
+            torch.tensor(own, dtype=torch.int32, device="cpu"),
+            op=Max,
+            name=f"codec.layouts.{gradients[0].name}",
+            process_set=self._settings.process_set,
+        )
+        for gradient, sparse_dims in zip(gradients, agreed.tolist(), strict=True):
+            gradient.sparse_dims = sparse_dims
+            _bring_into_layout(gradient)
+
+    def _bucket_with(self, codec: Codec, gradients: list[Gradient]) -> _Bucket:
         settings = self._settings
         places = settings.places
         if codec.force:
@@ -317,10 +370,7 @@ class CodecPath(HookedPath):
             residuals=self.residuals,
             scale=settings.scale,
         )
-        bucket = _Bucket(plan, EXCHANGES[codec.way](plan), list(gradients), len(gradients))
-        self._buckets.append(bucket)
-        for gradient in gradients:
-            self._bucket_of[id(gradient)] = bucket
+        return _Bucket(plan, EXCHANGES[codec.way](plan), list(gradients), len(gradients))
 
     def _compression_of(self, gradient: Gradient) -> Codec | CompressorLike:
         patterns = self._settings.by_pattern
@@ -330,17 +380,17 @@ class CodecPath(HookedPath):
     def _codec_of(self, gradient: Gradient) -> tuple[Codec | None, str]:
         """What encodes it, or why it travels as it is."""
         codec = self._compression_of(gradient)
-        parameter, grad = gradient.parameter, gradient.reduced
+        parameter = gradient.parameter
         if not isinstance(codec, Codec):
             return None, getattr(codec, "__name__", str(codec))
+        if gradient.sparse_dims:
+            return None, "sparse"
         if self._settings.places.is_one_host and not codec.force:
             return None, "all ranks are on one host"
         if parameter.numel() < LEAST_VALUES:
             return None, "small"
         if not codec.takes(tuple(parameter.shape)):
             return None, f"shapes that {codec.name} does not make smaller"
-        if grad is not None and grad.is_sparse:
-            return None, "sparse"
         if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             return None, str(parameter.dtype)
         return codec, ""
@@ -391,13 +441,27 @@ def _is_finite(result: torch.Tensor) -> bool:
     return bool(values.isfinite().all())
 
 
+def _takes_part(gradient: Gradient) -> bool:
+    """Whether it is passed on in this step; frozen ones are not, but those of groups."""
+    return gradient.parameter.requires_grad or bool(gradient.group)
+
+
+def _bring_into_layout(gradient: Gradient) -> None:
+    """Sparse or dense as ranks have agreed, since both do not add up."""
+    assert gradient.reduced is not None
+    if gradient.reduced.is_sparse == (gradient.sparse_dims > 0):
+        return
+    values = gradient.order_behind()
+    gradient.replace(
+        values.to_sparse(gradient.sparse_dims) if gradient.sparse_dims else values.to_dense()
+    )
+
+
 def _flat_values(gradient: Gradient) -> torch.Tensor:
     """float32 on the CPU, flat; a view of the gradient if that is so already. Zeros if frozen."""
     if not gradient.ready:
         return torch.zeros(gradient.parameter.numel(), dtype=torch.float32, device="cpu")
     values = gradient.order_behind()
-    if values.is_sparse:
-        values = values.to_dense()
     return values.to("cpu", torch.float32).contiguous().view(-1)
 
 
