@@ -1,13 +1,12 @@
 #include <cstring>
 
+#include "kernels/compress/magnitudes.h"
 #include "kernels/compress/rows.h"
 #include "kernels/loop.h"
 
 namespace mydist {
 namespace {
 
-constexpr uint32_t kMagnitude = 0x7fffffffu;
-constexpr uint32_t kInfinity = 0x7f800000u;
 // What is smaller in all of a block is sent as 0: its inverse would not be finite.
 constexpr float kLeast = 1e-33F;
 
@@ -46,16 +45,11 @@ MYDIST_LOOP uint32_t Fp8EncodeLoop(const float* __restrict values, size_t count,
     const float* __restrict x = values + begin;
     uint8_t* __restrict out = codes + begin;
     const size_t length = count - begin < block ? count - begin : block;
-    uint32_t magnitude = 0;
-    for (size_t i = 0; i < length; ++i) {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & kMagnitude;
-      magnitude = magnitude < bits ? bits : magnitude;
-    }
+    const uint32_t magnitude = LargestMagnitude(x, length);
     largest = largest < magnitude ? magnitude : largest;
-    const auto most = __builtin_bit_cast(float, magnitude);
-    const bool is_sent = magnitude < kInfinity && most >= kLeast;
-    const float inverse = is_sent ? format_most / most : 0;
-    scales[b] = magnitude >= kInfinity ? __builtin_nanf("") : is_sent ? most / format_most : 0;
+    const BlockScale of_block = ScaleOfBlock(magnitude, format_most, kLeast);
+    scales[b] = of_block.scale;
+    const float inverse = of_block.inverse;
     for (size_t i = 0; i < length; ++i) {
       const auto bits = __builtin_bit_cast(uint32_t, x[i]);
       const uint32_t unsigned_bits = bits & kMagnitude;
@@ -117,10 +111,6 @@ class Fp8 final : public GradientCodec {
   Status DecodeAdd(std::span<const uint8_t> body, float scale,
                    std::span<float> out) const override {
     const auto count = static_cast<int64_t>(out.size());
-    if (static_cast<int64_t>(body.size()) != MaxBytes(count)) {
-      return Status::Internal("a body of fp8 has " + std::to_string(body.size()) +
-                              " bytes, expected " + std::to_string(MaxBytes(count)));
-    }
     Fp8DecodeLoop(reinterpret_cast<const float*>(body.data()), body.data() + ScaleBytes(count),
                   out.size(), static_cast<size_t>(block_), format_.fraction, format_.bias, scale,
                   out.data());

@@ -112,7 +112,8 @@ Result<PayloadCodec::Payload> PayloadCodec::Read(std::span<const uint8_t> bytes,
   if (header.count != static_cast<uint64_t>(count)) {
     return refuse(std::to_string(header.count) + " values instead of " + std::to_string(count));
   }
-  if (body > codec_->MaxBytes(count) || kHeaderBytes + Padded(body) > have) {
+  const int64_t most = codec_->MaxBytes(count);
+  if (body > most || (codec_->IsFixed() && body < most) || kHeaderBytes + Padded(body) > have) {
     return refuse(std::to_string(body) + " bytes of " + std::to_string(have - kHeaderBytes));
   }
   return Payload{.body = bytes.subspan(kHeaderBytes, header.body_bytes),

@@ -33,7 +33,8 @@ class MYDIST_EXPORT GradientCodec {
   virtual int64_t MaxBytes(int64_t count) const = 0;
   // `body` has room for MaxBytes. The same values and key give the same bytes on every CPU.
   virtual EncodedBody Encode(std::span<const float> values, uint64_t key, uint8_t* body) const = 0;
-  // out += decoded × scale. kInternal if the body is not one of so many values.
+  // out += decoded × scale. A body of a fixed codec has MaxBytes. kInternal if this one is not what
+  // Encode writes for so many values.
   virtual Status DecodeAdd(std::span<const uint8_t> body, float scale,
                            std::span<float> out) const = 0;
 

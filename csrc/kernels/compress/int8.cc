@@ -3,14 +3,13 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/compress/magnitudes.h"
 #include "kernels/compress/rows.h"
 #include "kernels/loop.h"
 
 namespace mydist {
 namespace {
 
-constexpr uint32_t kMagnitude = 0x7fffffffu;
-constexpr uint32_t kInfinity = 0x7f800000u;
 // Added to a float of less than 2^22 it leaves the nearest integer in the low bits, ties to even.
 constexpr float kToInteger = 12582912.0F;
 constexpr float kMost = 127;
@@ -25,16 +24,11 @@ MYDIST_LOOP uint32_t Int8EncodeLoop(const float* __restrict values, size_t count
     const float* __restrict x = values + begin;
     int8_t* __restrict out = codes + begin;
     const size_t length = count - begin < block ? count - begin : block;
-    uint32_t magnitude = 0;
-    for (size_t i = 0; i < length; ++i) {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & kMagnitude;
-      magnitude = magnitude < bits ? bits : magnitude;
-    }
+    const uint32_t magnitude = LargestMagnitude(x, length);
     largest = largest < magnitude ? magnitude : largest;
-    const float most = __builtin_bit_cast(float, magnitude);
-    const bool is_sent = magnitude < kInfinity && most >= kLeast;
-    const float inverse = is_sent ? kMost / most : 0;
-    scales[b] = magnitude >= kInfinity ? __builtin_nanf("") : is_sent ? most / kMost : 0;
+    const BlockScale of_block = ScaleOfBlock(magnitude, kMost, kLeast);
+    scales[b] = of_block.scale;
+    const float inverse = of_block.inverse;
     for (size_t i = 0; i < length; ++i) {
       const float shifted = x[i] * inverse + kToInteger;
       out[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, shifted) & 0xffu);
@@ -77,10 +71,6 @@ class Int8 final : public GradientCodec {
   Status DecodeAdd(std::span<const uint8_t> body, float scale,
                    std::span<float> out) const override {
     const auto count = static_cast<int64_t>(out.size());
-    if (static_cast<int64_t>(body.size()) != MaxBytes(count)) {
-      return Status::Internal("a body of int8 has " + std::to_string(body.size()) +
-                              " bytes, expected " + std::to_string(MaxBytes(count)));
-    }
     Int8DecodeLoop(reinterpret_cast<const float*>(body.data()),
                    reinterpret_cast<const int8_t*>(body.data() + ScaleBytes(count)), out.size(),
                    static_cast<size_t>(block_), scale, out.data());

@@ -1,15 +1,14 @@
 #include <cstring>
 
 #include "kernels/compress/draws.h"
+#include "kernels/compress/magnitudes.h"
 #include "kernels/compress/rows.h"
 #include "kernels/loop.h"
 
 namespace mydist {
 namespace {
 
-constexpr uint32_t kMagnitude = 0x7fffffffu;
 constexpr uint32_t kFraction = 0x007fffffu;
-constexpr uint32_t kInfinity = 0x7f800000u;
 constexpr uint32_t kMostExponent = 254;  // Of a finite float32, as in its bits.
 constexpr uint32_t kMostCode = 127;
 constexpr uint8_t kNotANumber = 255;
@@ -26,11 +25,7 @@ MYDIST_LOOP uint32_t NaturalEncodeLoop(const float* __restrict values, size_t co
     uint8_t* __restrict out = codes + begin;
     const int length = static_cast<int>(count - begin < kBlock ? count - begin : kBlock);
     const auto first = static_cast<uint32_t>(begin);
-    uint32_t most = 0;
-    for (int i = 0; i < length; ++i) {
-      const uint32_t magnitude = __builtin_bit_cast(uint32_t, x[i]) & kMagnitude;
-      most = most < magnitude ? magnitude : most;
-    }
+    const uint32_t most = LargestMagnitude(x, static_cast<size_t>(length));
     largest = largest < most ? most : largest;
     const uint32_t above = (most >> 23) + 1;  // A value may be rounded up to this exponent.
     const uint32_t top = above < kMostExponent ? above : kMostExponent;
@@ -86,10 +81,6 @@ class Natural final : public GradientCodec {
   Status DecodeAdd(std::span<const uint8_t> body, float scale,
                    std::span<float> out) const override {
     const auto count = static_cast<int64_t>(out.size());
-    if (static_cast<int64_t>(body.size()) != MaxBytes(count)) {
-      return Status::Internal("a body of natural has " + std::to_string(body.size()) +
-                              " bytes, expected " + std::to_string(MaxBytes(count)));
-    }
     NaturalDecodeLoop(body.data(), body.data() + BaseBytes(count), out.size(), scale, out.data());
     return Status::Ok();
   }

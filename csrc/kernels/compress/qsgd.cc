@@ -93,10 +93,6 @@ class Qsgd final : public GradientCodec {
   Status DecodeAdd(std::span<const uint8_t> body, float scale,
                    std::span<float> out) const override {
     const auto count = static_cast<int64_t>(out.size());
-    if (static_cast<int64_t>(body.size()) != MaxBytes(count)) {
-      return Status::Internal("a body of qsgd has " + std::to_string(body.size()) +
-                              " bytes, expected " + std::to_string(MaxBytes(count)));
-    }
     QsgdDecodeLoop(reinterpret_cast<const float*>(body.data()), body.data() + NormBytes(count),
                    out.size(), static_cast<size_t>(bucket_), levels_, bits_, scale, out.data());
     return Status::Ok();

@@ -8,13 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/compress/magnitudes.h"
 #include "kernels/loop.h"
 
 namespace mydist {
 namespace {
 
-constexpr uint32_t kMagnitude = 0x7fffffffu;
-constexpr uint32_t kInfinity = 0x7f800000u;
 constexpr int64_t kPair = 8;     // Bytes of an index and its value.
 constexpr size_t kPiece = 4096;  // Values that are made at once.
 constexpr size_t kGroup = 32;    // Values that are looked at together.
@@ -31,12 +30,7 @@ MYDIST_LOOP size_t SparseFindLoop(const float* __restrict values, size_t count, 
   for (; at + kGroup <= count; at += kGroup) {
     const float* __restrict x = values + at;
     // Most groups have no such value; the compiler takes several values at once to see that.
-    uint32_t largest = 0;
-    for (size_t i = 0; i < kGroup; ++i) {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & kMagnitude;
-      largest = largest < bits ? bits : largest;
-    }
-    if (largest < least) continue;
+    if (LargestMagnitude(x, kGroup) < least) continue;
     for (size_t i = 0; i < kGroup; ++i) {
       indices[found] = static_cast<uint32_t>(at + i);
       found += (__builtin_bit_cast(uint32_t, x[i]) & kMagnitude) >= least ? 1 : 0;
@@ -50,12 +44,7 @@ MYDIST_LOOP size_t SparseFindLoop(const float* __restrict values, size_t count, 
 }
 
 MYDIST_LOOP uint32_t SparseLargestLoop(const float* __restrict values, size_t count) {
-  uint32_t largest = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, values[i]) & kMagnitude;
-    largest = largest < bits ? bits : largest;
-  }
-  return largest;
+  return LargestMagnitude(values, count);
 }
 
 MYDIST_LOOP void SparseAddAllLoop(const float* __restrict values, float scale,

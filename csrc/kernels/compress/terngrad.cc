@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/compress/levels.h"
+#include "kernels/compress/magnitudes.h"
 #include "kernels/compress/packing.h"
 #include "kernels/compress/rows.h"
 #include "kernels/compress/sums.h"
@@ -10,8 +11,6 @@
 namespace mydist {
 namespace {
 
-constexpr uint32_t kMagnitude = 0x7fffffffu;
-constexpr uint32_t kInfinity = 0x7f800000u;
 constexpr int64_t kScaleBytes = 4;
 constexpr size_t kBits = 2;  // For −1, 0 and 1.
 // Larger values are cut off at so many times the root of the mean square.
@@ -26,12 +25,10 @@ MYDIST_LOOP uint32_t TernGradSumsLoop(const float* __restrict values, size_t cou
   Sums sums;
   for (size_t begin = 0; begin < count; begin += kGroup) {
     const float* __restrict x = values + begin;
-    const int length = static_cast<int>(count - begin < kGroup ? count - begin : kGroup);
-    AddSquares(x, static_cast<size_t>(length), sums);
-    for (int i = 0; i < length; ++i) {
-      const uint32_t magnitude = __builtin_bit_cast(uint32_t, x[i]) & kMagnitude;
-      largest = largest < magnitude ? magnitude : largest;
-    }
+    const size_t length = count - begin < kGroup ? count - begin : kGroup;
+    AddSquares(x, length, sums);
+    const uint32_t magnitude = LargestMagnitude(x, length);
+    largest = largest < magnitude ? magnitude : largest;
   }
   *squares = Total(sums);
   return largest;
@@ -90,11 +87,6 @@ class TernGrad final : public GradientCodec {
 
   Status DecodeAdd(std::span<const uint8_t> body, float scale,
                    std::span<float> out) const override {
-    const auto count = static_cast<int64_t>(out.size());
-    if (static_cast<int64_t>(body.size()) != MaxBytes(count)) {
-      return Status::Internal("a body of terngrad has " + std::to_string(body.size()) +
-                              " bytes, expected " + std::to_string(MaxBytes(count)));
-    }
     float most = 0;
     std::memcpy(&most, body.data(), sizeof most);
     TernGradDecodeLoop(body.data() + kScaleBytes, out.size(), most * scale, out.data());
