@@ -131,6 +131,10 @@ class Codec:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise self._refuse(argument, f"an integer of {least} to {most}")
 
+    def _check_seed(self) -> None:
+        """Raises ValueError unless the seed is one that travels as an int64."""
+        self._check_count("seed", 0, 2**63 - 1)
+
     def _check_number(self, argument: str, above: float, most: float) -> None:
         """Raises ValueError unless the argument is a number above the one and up to the other."""
         value = getattr(self, argument)

@@ -32,4 +32,4 @@ class Natural(Codec):
     force: bool = False
 
     def __post_init__(self) -> None:
-        self._check_count("seed", 0, 2**63 - 1)
+        self._check_seed()

@@ -40,7 +40,7 @@ class PowerSGD(Codec):
     def __post_init__(self) -> None:
         self._check_count("rank", 1, 64)
         self._check_count("start", 0, 1 << 31)
-        self._check_count("seed", 0, (1 << 63) - 1)
+        self._check_seed()
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         if len(shape) < 2 or 0 in shape:

@@ -39,4 +39,4 @@ class Qsgd(Codec):
     def __post_init__(self) -> None:
         self._check_count("levels", 1, 127)
         self._check_count("bucket", 16, 65536)
-        self._check_count("seed", 0, 2**63 - 1)
+        self._check_seed()

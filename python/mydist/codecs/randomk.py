@@ -36,7 +36,7 @@ class RandomK(Codec):
 
     def __post_init__(self) -> None:
         self._check_number("ratio", 0, 1)
-        self._check_count("seed", 0, (1 << 63) - 1)
+        self._check_seed()
 
     def core(self) -> CodecCore:
         """There is none: the values travel as they are."""
