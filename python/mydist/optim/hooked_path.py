@@ -38,6 +38,11 @@ class Gradient:
     written: torch.cuda.Event | None = None  # Behind it, on a GPU, `reduced` is there.
     sparse_dims: int = 0  # Where ranks have agreed that it is sparse.
 
+    @property
+    def takes_part(self) -> bool:
+        """Whether it is passed on in each step: frozen ones are if their group must be complete."""
+        return self.parameter.requires_grad or bool(self.group)
+
     def take(self) -> None:
         """Holds the `.grad` that is there now."""
         grad = self.parameter.grad
@@ -109,8 +114,7 @@ class HookedPath(ABC):
 
     def synchronize(self) -> None:
         for gradient in self._gradients:
-            # A group must be complete, so its frozen members take part with zeros.
-            if not gradient.ready and (gradient.parameter.requires_grad or gradient.group):
+            if not gradient.ready and gradient.takes_part:
                 self._pass_on(gradient)
         try:
             self._finish()

@@ -26,10 +26,9 @@ class DrawnSums:
         self._seed: int = codec.seed  # type: ignore[attr-defined]
         ratio: float = codec.ratio  # type: ignore[attr-defined]
         self._pieces = [pieces_of(length, ratio) for length in plan.lengths]
-
-    def raw_bytes(self) -> int:
-        """See Exchange."""
-        return bytes_of_sum(self._plan.places, self._plan.lengths)
+        self.raw_bytes = bytes_of_sum(plan.places, plan.lengths)
+        drawn = sum(begins.numel() - 1 for begins in self._pieces)
+        self._wire_bytes = bytes_of_sum(plan.places, [drawn])
 
     def run(self, values: list[torch.Tensor], step: int) -> Stages:
         """See Exchange."""
@@ -64,8 +63,7 @@ class DrawnSums:
                 value.zero_()
                 value[places] = sent
 
-        wire = bytes_of_sum(plan.places, [flat.numel()])
-        return Arrived(_is_finite(total), True, keep, write, wire)
+        return Arrived(_is_finite(total), True, keep, write, self._wire_bytes)
 
 
 def pieces_of(length: int, ratio: float) -> torch.Tensor:

@@ -75,7 +75,7 @@ class EncodedSum:
                 if arrived.keeps and arrived.is_finite:
                     arrived.keep()
                 arrived.write()
-            self._meter.count(exchange.raw_bytes(), arrived.wire_bytes)
+            self._meter.count(exchange.raw_bytes, arrived.wire_bytes)
 
         return wait
 

@@ -14,6 +14,7 @@ from ...codecs.codec import Codec
 from ...job.process_set import ProcessSet
 from .places import Places
 from .residuals import Residuals
+from .slices import Cut
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,28 @@ class BucketPlan:
         """Values of each gradient."""
         return [math.prod(shape) for shape in self.shapes]
 
-    def keys(self, step: int, names: Sequence[str], role: str) -> list[int]:
-        """What a codec draws from: one number for each gradient, of this step, rank and role."""
+    def keys(self, step: int, cuts: Sequence[Cut], role: str) -> list[int]:
+        """What a codec draws from: by cut, the number of its gradient, this step, rank and role."""
         seed = getattr(self.codec, "seed", 0)
-        return [key_of(seed, name, step, self.places.rank, role) for name in names]
+        keys = [key_of(seed, name, step, self.places.rank, role) for name in self.names]
+        return [keys[cut.tensor] for cut in cuts]
+
+    def states(
+        self, role: str, cuts: Sequence[Cut], floats: int
+    ) -> tuple[list[torch.Tensor], list[float]]:
+        """The states of cuts, views of those of whole gradients, and the factors of their units.
+
+        Args:
+            floats: of state for each value; 0: nothing is kept.
+        """
+        if not floats:
+            return [], []
+        whole = self.residuals.tensors(role, self.names, [n * floats for n in self.lengths])
+        factors = self.residuals.factors(self.names)
+        states = [
+            whole[cut.tensor][cut.begin * floats : (cut.begin + cut.count) * floats] for cut in cuts
+        ]
+        return states, [factors[cut.tensor] for cut in cuts]
 
 
 def key_of(seed: int, name: str, step: int, rank: int, role: str = "") -> int:
@@ -82,13 +101,12 @@ class Exchange(Protocol):
     Attributes:
         is_fixed: whether every step sends as many bytes, so that the schedule stays frozen.
         adds_up_first: whether ranks of a host add up exact values before anything is encoded.
+        raw_bytes: what this rank would send in a step without a codec.
     """
 
     is_fixed: bool
     adds_up_first: bool
+    raw_bytes: int
 
     def run(self, values: list[torch.Tensor], step: int) -> Stages:
         """Starts to sum up the values: flat float32 tensors on the CPU."""
-
-    def raw_bytes(self) -> int:
-        """What this rank would have sent without a codec."""

@@ -31,6 +31,7 @@ class Gather:
         core = self._core_at(0)
         self.is_fixed = core.is_fixed and plan.codec.at_step(0) == plan.codec
         places = plan.places
+        self.raw_bytes = bytes_of_sum(places, plan.lengths)
         slices = slices_of(plan.lengths, places.size, core.block)
         self._sums = HostSums(plan, slices)
         whole = [Cut(index, 0, length) for index, length in enumerate(plan.lengths)]
@@ -42,22 +43,17 @@ class Gather:
             for rank in range(places.size)
         ]
         self._own = cuts_of[places.rank]
-        self._own_names = [plan.names[cut.tensor] for cut in self._own]
         self._own_table = as_table(packed(self._own))
         self._all = as_table(cut for cuts in cuts_of for cut in cuts)
         self._all_counts = self._all[:, 2].contiguous()
-
-    def raw_bytes(self) -> int:
-        """See Exchange."""
-        return bytes_of_sum(self._plan.places, self._plan.lengths)
 
     def run(self, values: list[torch.Tensor], step: int) -> Stages:
         """See Exchange."""
         plan, core = self._plan, self._core_at(step)
         sums = yield from self._sums.run(values)
         own = values if self._is_alone else [sums[cut] for cut in self._own]
-        states, factors = self._states(core.state_floats)
-        keys = plan.keys(step, self._own_names, "sent")
+        states, factors = plan.states("sent", self._own, core.state_floats)
+        keys = plan.keys(step, self._own, "sent")
         payload = torch.empty(
             sum(core.max_bytes(cut.count) for cut in self._own), dtype=torch.uint8, device="cpu"
         )
@@ -90,15 +86,3 @@ class Gather:
         if codec not in self._cores:
             self._cores[codec] = codec.core()
         return self._cores[codec]
-
-    def _states(self, floats: int) -> tuple[list[torch.Tensor], list[float]]:
-        """The states of what this rank encodes, and their factors."""
-        if not floats:
-            return [], []
-        residuals, lengths = self._plan.residuals, self._plan.lengths
-        whole = residuals.tensors("sent", self._plan.names, [length * floats for length in lengths])
-        states = [
-            whole[cut.tensor][cut.begin * floats : (cut.begin + cut.count) * floats]
-            for cut in self._own
-        ]
-        return states, residuals.factors(self._own_names)

@@ -45,10 +45,10 @@ class LowRankSums:
         ]
         self._p_sizes = [self._rank * matrix.rows for matrix in self._matrices]
         self._q_sizes = [self._rank * matrix.columns for matrix in self._matrices]
-
-    def raw_bytes(self) -> int:
-        """See Exchange."""
-        return bytes_of_sum(self._plan.places, self._plan.lengths)
+        self.raw_bytes = bytes_of_sum(plan.places, plan.lengths)
+        self._wire_bytes = sum(
+            bytes_of_sum(plan.places, [sum(sizes)]) for sizes in (self._p_sizes, self._q_sizes)
+        )
 
     def run(self, values: list[torch.Tensor], step: int) -> Stages:
         """See Exchange."""
@@ -95,10 +95,7 @@ class LowRankSums:
                 else:
                     value.fill_(math.nan)
 
-        wire = bytes_of_sum(plan.places, [flat_p.numel()]) + bytes_of_sum(
-            plan.places, [flat_q.numel()]
-        )
-        return Arrived(is_finite, True, keep, write, wire)
+        return Arrived(is_finite, True, keep, write, self._wire_bytes)
 
     def _run_raw(self, values: list[torch.Tensor]) -> Stages:
         plan = self._plan
@@ -110,7 +107,7 @@ class LowRankSums:
             for value, part in zip(values, total.split(plan.lengths), strict=True):
                 torch.mul(part, plan.scale, out=value)
 
-        return Arrived(bool(total.isfinite().all()), False, keep, write, self.raw_bytes())
+        return Arrived(bool(total.isfinite().all()), False, keep, write, self.raw_bytes)
 
     def _sum(self, flat: torch.Tensor, part: str) -> int:
         plan = self._plan

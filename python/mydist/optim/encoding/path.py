@@ -141,7 +141,7 @@ class CodecPath(HookedPath):
             if self._error is not None:
                 return
             if bucket.stages is None and self._is_encoded(bucket):
-                awaited = sum(map(_takes_part, bucket.gradients))
+                awaited = sum(gradient.takes_part for gradient in bucket.gradients)
                 if bucket.ready < awaited:
                     return
                 if awaited > 0:
@@ -286,7 +286,7 @@ class CodecPath(HookedPath):
         for bucket, end in ends:
             if end.keeps:
                 self._write(bucket)
-            self._meter.count(bucket.exchange.raw_bytes(), end.wire_bytes)
+            self._meter.count(bucket.exchange.raw_bytes, end.wire_bytes)
         with torch.no_grad():
             for flight, result in zip(raw, results, strict=True):
                 flight.gradient.expect_unchanged().copy_(result)
@@ -439,11 +439,6 @@ class CodecPath(HookedPath):
 def _is_finite(result: torch.Tensor) -> bool:
     values = result._values() if result.is_sparse else result
     return bool(values.isfinite().all())
-
-
-def _takes_part(gradient: Gradient) -> bool:
-    """Whether it is passed on in this step; frozen ones are not, but those of groups."""
-    return gradient.parameter.requires_grad or bool(gradient.group)
 
 
 def _bring_into_layout(gradient: Gradient) -> None:

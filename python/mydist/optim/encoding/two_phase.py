@@ -15,6 +15,7 @@ import torch
 from ...collectives import allgather_async, alltoall_async
 from .exchange import Arrived, BucketPlan, Stages
 from .host_sums import HostSums
+from .raw_bytes import bytes_of_slices
 from .slices import Cut, as_table, packed, slices_of
 
 
@@ -32,6 +33,7 @@ class TwoPhase:
         self._sums = HostSums(plan, self._slices)
         self._sent = [cut for owner in places.sent_by(places.rank) for cut in self._slices[owner]]
         self._own = self._slices[places.rank]
+        self.raw_bytes = bytes_of_slices(places, self._slices)
         every = [cut for slice_ in self._slices for cut in slice_]
         self._all = as_table(every)
         self._all_counts = self._all[:, 2].contiguous()
@@ -39,7 +41,6 @@ class TwoPhase:
             as_table(packed(self._sent)),
             as_table(packed(self._own)),
         )
-        self._sent_names = [plan.names[cut.tensor] for cut in self._sent]
         self._own_names = [plan.names[cut.tensor] for cut in self._own]
         # Used in every step: the kernel clears new memory, which takes longer than to encode.
         self._sent_room = self._room(self._sent)
@@ -53,28 +54,20 @@ class TwoPhase:
         most = sum(self._core.max_bytes(cut.count) for cut in cuts)
         return torch.empty(most, dtype=torch.uint8, device="cpu")
 
-    def raw_bytes(self) -> int:
-        """See Exchange."""
-        places = self._plan.places
-        hosts = len(places.members)
-        sent = sum(cut.count for cut in self._sent)
-        owned = sum(cut.count for cut in self._own) if hosts > 1 else 0
-        return 4 * (sent + owned * (hosts - 1))
-
     def run(self, values: list[torch.Tensor], step: int) -> Stages:
         """See Exchange."""
         plan, core = self._plan, self._core
         sums = yield from self._sums.run(values)
         sent_values = [sums[cut] for cut in self._sent]
-        states, factors = self._states("sent", self._sent_names, self._sent)
-        keys = plan.keys(step, self._sent_names, "sent")
+        states, factors = plan.states("sent", self._sent, core.state_floats)
+        keys = plan.keys(step, self._sent, "sent")
         sent = self._sent_room
         sizes, _ = core.encode(sent_values, self._sent_table, states, factors, keys, sent)
         received = yield self._send(sent, sizes)
         own = [sums[cut] for cut in self._own]
         total = self._add_up(received, self._vote(own, step) if plan.codec.is_vote else own)
-        own_states, own_factors = self._states("owned", self._own_names, self._own)
-        own_keys = plan.keys(step, self._own_names, "owned")
+        own_states, own_factors = self._own_states()
+        own_keys = plan.keys(step, self._own, "owned")
         own_sizes, _ = core.encode(
             total, self._own_table, own_states, own_factors, own_keys, self._own_room
         )
@@ -98,24 +91,14 @@ class TwoPhase:
         is_finite = core.is_finite(gathered, self._all_counts)
         return Arrived(is_finite, core.state_floats > 0, keep, write, wire)
 
-    def _states(
-        self, role: str, names: list[str], cuts: list[Cut]
-    ) -> tuple[list[torch.Tensor], list[float]]:
-        """The residuals of the cuts, and their factors."""
-        floats = self._core.state_floats
+    def _own_states(self) -> tuple[list[torch.Tensor], list[float]]:
+        """Of this rank's slice. No other rank has any of it, so it is kept without the rest."""
+        floats, residuals = self._core.state_floats, self._plan.residuals
         if not floats:
             return [], []
-        plan = self._plan
-        if role == "owned":
-            states = plan.residuals.tensors(role, names, [cut.count * floats for cut in cuts])
-        else:
-            lengths = [length * floats for length in plan.lengths]
-            whole = plan.residuals.tensors(role, plan.names, lengths)
-            states = [
-                whole[cut.tensor][cut.begin * floats : (cut.begin + cut.count) * floats]
-                for cut in cuts
-            ]
-        return states, plan.residuals.factors(names)
+        counts = [cut.count * floats for cut in self._own]
+        states = residuals.tensors("owned", self._own_names, counts)
+        return states, residuals.factors(self._own_names)
 
     def _send(self, sent: torch.Tensor, sizes: list[int]) -> int:
         """Each owner gets the payloads of its slice. A handle."""
@@ -135,7 +118,7 @@ class TwoPhase:
         """This host's part as it would have arrived: of one vote, however large its values are."""
         core = self._core
         payloads = self._room(self._own)
-        keys = self._plan.keys(step, self._own_names, "vote")
+        keys = self._plan.keys(step, self._own, "vote")
         core.encode(own, self._own_table, [], [], keys, payloads)
         votes = [torch.zeros_like(part) for part in own]
         core.decode_add(payloads, self._own_table, 1.0, votes)
