@@ -35,8 +35,14 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT, s
 def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
     """Runs the job to its end, blocking; returns the exit code. Raises LaunchError before a rank
     runs. Installs signal handlers for its duration when called on the main thread."""
+    return run_as(Job, spec, children_of(spec), environment)
+
+
+def run_as(
+    kind: type[Job], spec: JobSpec, children: Children, environment: Mapping[str, str]
+) -> int:
+    """Runs a job of this class with these children, as `run_job` does."""
     spec = replace(spec, failure_tag=secrets.token_hex(16))
-    children = children_of(spec)
     output = JobOutput(
         BoundedWriter(1),
         BoundedWriter(2),
@@ -47,7 +53,7 @@ def run_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
     try:
         if spec.output.directory is not None:
             output.attach_files(OutputFiles(spec.output.directory, children))
-        return asyncio.run(Job(spec, children, environment, output).run())
+        return asyncio.run(kind(spec, children, environment, output).run())
     finally:
         output.close()
 

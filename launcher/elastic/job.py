@@ -1,30 +1,28 @@
 """An elastic job from start to exit code: does what `decide` says, and reports what happens to it.
 
-Owns the processes and the rendezvous, so it alone says who is in an epoch; see decision 0032.
+It owns the processes and the rendezvous, so it alone chooses the ranks of an epoch; see decision
+0032.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mydist.launcher import report, stop_sequence
-from mydist.launcher.bounded_writer import BoundedWriter
 from mydist.launcher.elastic import discovery
 from mydist.launcher.elastic.membership import Epoch, Offer, Settings, Slot, Stage
 from mydist.launcher.elastic.roster import Book, Report
 from mydist.launcher.elastic.workers import Workers
 from mydist.launcher.errors import EXIT_START, LaunchError
 from mydist.launcher.hosts import Host
-from mydist.launcher.job import Job
+from mydist.launcher.job import Job, run_as
 from mydist.launcher.job_spec import ElasticOptions, JobSpec
-from mydist.launcher.output import JobOutput, OutputFiles
+from mydist.launcher.output import JobOutput
 from mydist.launcher.platforms.elastic import ElasticPlatform
 from mydist.launcher.platforms.platform import Launch
 
@@ -37,21 +35,7 @@ _WHY_BYTES = 2000
 
 def run_elastic_job(spec: JobSpec, environment: Mapping[str, str] = os.environ) -> int:
     """Runs an elastic job to its end, as `run_job` does."""
-    spec = replace(spec, failure_tag=secrets.token_hex(16))
-    workers = Workers()
-    output = JobOutput(
-        BoundedWriter(1),
-        BoundedWriter(2),
-        spec.output.timestamps,
-        failure_tag=spec.failure_tag,
-        mark=workers.mark,
-    )
-    try:
-        if spec.output.directory is not None:
-            output.attach_files(OutputFiles(spec.output.directory, workers))
-        return asyncio.run(ElasticJob(spec, workers, environment, output).run())
-    finally:
-        output.close()
+    return run_as(ElasticJob, spec, Workers(), environment)
 
 
 class ElasticJob(Job):
@@ -221,7 +205,10 @@ class ElasticJob(Job):
             return
         # Its host may have answered after the signals that were meant for it, too.
         if worker in self._expected or self._stop.running:
-            self._platform.send_signal(signal.SIGKILL, range(worker, worker + 1))
+            self._kill(worker)
+
+    def _kill(self, worker: int) -> None:
+        self._platform.send_signal(signal.SIGKILL, range(worker, worker + 1))
 
     def _end_worker(self, worker: int, reason: str) -> None:
         """It is killed. With a reason its slot rests as after any loss."""
@@ -231,8 +218,7 @@ class ElasticJob(Job):
             self._output.note(f"mydistrun: kills {self._full_name(worker)}: {reason}")
         else:
             self._expected.add(worker)
-        # What is stopped handles no gentler signal.
-        self._platform.send_signal(signal.SIGKILL, range(worker, worker + 1))
+        self._kill(worker)  # What is stopped handles no gentler signal.
 
     def _dismiss(self, worker: int) -> None:
         """A rank that is not needed any more ends by itself, or is killed."""
@@ -243,10 +229,7 @@ class ElasticJob(Job):
         self._starter.send(worker, {"end": reason})
         self._output.note(f"mydistrun: {self._full_name(worker)} leaves: {reason}")
         self._book.end(worker, time.monotonic(), counts=False)
-        self._loop.call_later(
-            self._spec.stop_timeout,
-            lambda: self._platform.send_signal(signal.SIGKILL, range(worker, worker + 1)),
-        )
+        self._loop.call_later(self._spec.stop_timeout, self._kill, worker)
 
     def _ask(self) -> None:
         """Members learn, at their next commit, that a new epoch is wanted."""

@@ -1,4 +1,4 @@
-"""Who is in the next epoch of an elastic job: a pure function, `decide`. Time is an argument.
+"""Membership of the next epoch of an elastic job: a pure function, `decide`. Time is an argument.
 
 An epoch is one job of the ranks: its members, with their numbers. Epochs count from 1. A *worker*
 is a process that mydistrun has started; its number is never used again. A *slot* is a place on a
@@ -144,7 +144,7 @@ def decide(now: float, roster: Roster, settings: Settings) -> Decision:
     Called again whenever something has happened, and a few times a second.
     """
     if roster.finishing:
-        # The work is done, so nobody starts, and nobody begins it again.
+        # The work is done, so no worker starts, and none begins it again.
         idle = [m for m in roster.members if m.stage != Stage.TRAINING]
         return Decision(
             stop=tuple((m.worker, "") for m in idle if m.rank < 0),
