@@ -103,7 +103,7 @@ class StallGuard final : public Watchdog {
   // status stays as it is.
   Status Refine(const Status& status, TimePoint now) const;
   // The root warns of a tensor, refined as above. Whether that is to be told: at each doubling the
-  // root or this rank itself tells of a silent rank, whoever is first.
+  // root or this rank itself tells of a silent rank, and the later one is left out.
   bool NoteTold(const std::string& tensor, const Status& refined);
   // A tensor has failed with this, so its ranks have been waited for. When this rank leaves and
   // they still give no answer, it does not wait for them again.

@@ -13,7 +13,7 @@ constexpr size_t kSmall = size_t{128} << 10;
 // Of all that is kept: as much as a worker has on its way by default.
 constexpr size_t kMostKept = size_t{16} << 20;
 
-// The buffers of this process that nobody uses.
+// The buffers of this process that no payload uses.
 class KeptBuffers {
  public:
   using Memory = std::unique_ptr<uint8_t[]>;

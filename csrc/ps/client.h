@@ -87,8 +87,8 @@ class MYDIST_EXPORT Client {
   std::shared_ptr<Operation> SubmitToAll(FrameKind kind, uint32_t table,
                                          const std::vector<uint8_t>& payload = {});
 
-  // What has been submitted goes on, although nobody waits for it. Else a thread may look after it
-  // only 0.1 s later.
+  // What has been submitted goes on, although no caller waits for it. Else a thread may look after
+  // it only 0.1 s later.
   void Attend() { io_->Attend(); }
 
   // Whether it is over by `deadline`. Meanwhile it says what the operation waits for, and ends it

@@ -248,7 +248,7 @@ class LocalTable {
   ps::DensePiece piece_;
 };
 
-// Memory that nobody has touched yet gets pages of 2 MiB where the system has them: to fill it then
+// Memory that is not touched yet gets pages of 2 MiB where the system has them: to fill it then
 // takes 512 times fewer faults.
 void TakeLargePages(uintptr_t address, size_t bytes) {
   constexpr uintptr_t kPage = uintptr_t{2} << 20;
